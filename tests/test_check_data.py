@@ -124,11 +124,8 @@ def test_a_csv_gives_the_report_of_its_folder(root, tmp_path, inspected):
 def test_a_csv_that_training_refuses_is_refused_in_one_line(root, inspected):
     file = write_csv(root / "labels.csv", ["rose/no.jpg,rose"])
     for args, message in (
-        ((), "line 1: there is no column 'path' among image, class; --path_column names it"),
-        (
-            ("--path_column=image", "--label_column=class"),
-            "line 2: there is no file 'rose/no.jpg' in --root, which is '.*'",
-        ),
+        (["--path_column=path"], "--path_column must name one of the columns image or class"),
+        ([], "line 2: there is no file 'rose/no.jpg' in --root, which is '.*'"),
     ):
         code, found, printed = inspected(file, *args)
         assert (code, printed.out) == (1, "")

@@ -1,4 +1,4 @@
-"""Image files that a CSV names, with a label and, if there is one, a split for each."""
+"""Image files that a table names, with a label and, if there is one, a split for each."""
 
 from pathlib import Path
 from typing import Any
@@ -8,18 +8,21 @@ from project.engine import ImageFilesDataModule
 
 
 class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
-    """Image files that a CSV names: UTF-8, with a first line that names the columns.
+    """Image files that a table names: CSV, TSV, JSON lines or Parquet.
+
+    Columns of usual names need no option. The images of a table have their splits from a column,
+    from tables of their own (``val.csv`` beside ``train.csv``), or from their folders.
 
     Args:
-        file: The CSV.
-        root: The folder that paths in the CSV are relative to, by default its own; absolute paths
-            are taken as they are.
-        path_column: The column of the image files.
-        label_column: The column of the names of the classes.
-        split_column: The column of ``train``, ``val`` or ``test``; there need not be one of the
-            default name. A split that no line names is cut from the training images.
-        delimiter: The character between columns, by default the comma, semicolon, tab or bar of the
-            first line.
+        file: The table; of tables for each split, that of ``train``.
+        root: The folder that paths in the table are relative to, by default its own; absolute paths
+            are taken as they are, and ids are looked up among the names of the images in it.
+        path_column: The column of the image files or ids.
+        label_column: The column of the classes, by name or number; by default, columns of 0 and 1
+            for each class are taken, too.
+        split_column: The column of ``train``, ``val`` or ``test``, or of 1 for ``val``. A split
+            that no row names is cut from the training images.
+        delimiter: The character between columns, by default the one that fits.
         kwargs: See ``ImageFilesDataModule``.
     """
 
@@ -27,28 +30,28 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
         self,
         file: str,
         root: str | None = None,
-        path_column: str = "path",
-        label_column: str = "label",
-        split_column: str = "split",
+        path_column: str | None = None,
+        label_column: str | None = None,
+        split_column: str | None = None,
         delimiter: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.file = Path(file).expanduser()
-        self.root = Path(root).expanduser() if root is not None else self.file.parent
         columns = {
             "path_column": path_column,
             "label_column": label_column,
             "split_column": split_column,
         }
-        self.read_from_table(self.file, columns, delimiter)
+        folder = Path(root).expanduser() if root is not None else None
+        self.root = self.read_from_table(self.file, folder, columns, delimiter)
 
     @property
     def source(self) -> Path:
-        """The CSV itself."""
+        """The table itself."""
         return self.file
 
     @property
     def images_root(self) -> Path:
-        """The folder that paths in the file are relative to."""
+        """The folder that paths in the table are relative to."""
         return self.root

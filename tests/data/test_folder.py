@@ -1,3 +1,4 @@
+import re
 import shutil
 import warnings
 from unicodedata import normalize
@@ -186,6 +187,41 @@ def test_a_folder_that_cannot_be_learnt_from_is_refused(tmp_path, folders, messa
     write_folder(tmp_path, folders)
     with pytest.raises(UserError, match=message):
         module(tmp_path).files()
+
+
+@cases(
+    "patterns label_from layout",
+    (
+        ["images/cat_{}.jpg", "images/dog_{}.jpg"],
+        "([a-z]+)_[0-9]+",
+        "2 classes from paths, by '([a-z]+)_[0-9]+'",
+    ),
+    (
+        ["train/cat.{}.jpg", "train/dog.{}.jpg", "test/dog.{}.jpg"],
+        "([a-z]+)[.][0-9]",
+        "2 classes from paths, by '([a-z]+)[.][0-9]'; train from train/; test from test/; no test"
+        " images of cat",
+    ),
+    (
+        ["animals/cat/{}.jpg", "animals/dog/{}.jpg", "cars/audi/{}.jpg"],
+        "[^/]+/([^/]+)",
+        "3 classes from paths, by '[^/]+/([^/]+)'",
+    ),
+)
+def test_a_regular_expression_finds_classes_in_paths(tmp_path, patterns, label_from, layout):
+    for path in [pattern.format(number) for pattern in patterns for number in range(4)]:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        noise(8, 8).save(tmp_path / path)
+    data = module(tmp_path, label_from=label_from)
+    files = data.files()
+    assert data.layout == layout
+    assert sum(len(classes.paths) for classes in files.values()) == 4 * len(patterns)
+    assert data.class_names == sorted(
+        {"audi", "cat", "dog"} & {*re.findall("[a-z]+", str(patterns))}
+    )
+    assert all(name in str(path) for of in files.values() for name in of for path in of[name])
+    with pytest.raises(UserError, match=r"label_from: '\(x\)' finds nothing in '[a-z]+/"):
+        module(tmp_path, label_from="(x)").files()
 
 
 @cases(

@@ -16,7 +16,15 @@ from ..loading.image_files import ImageFilesDataModule
 from ..run.progress import note
 from .command import FileCommand, OutputFile
 
-_OPTIONS = ("val_fraction", "test_fraction", "split_seed", "group", "channels", "bits")
+_OPTIONS = (
+    "val_fraction",
+    "test_fraction",
+    "split_seed",
+    "group",
+    "label_from",
+    "channels",
+    "bits",
+)
 _OF_CSV = ("root", "path_column", "label_column", "split_column", "delimiter")
 
 

@@ -40,7 +40,9 @@ class ImageFilesDataModule(ResizedDataModule):
             an image, and training crops from images whose shorter side is 8/7 of ``image_size``, or
             ``image_size`` if ``fit`` is not ``crop``.
         group: Finds a file's group, such as ``patient[0-9]+``, which stays in one split. A regular
-            expression, searched in the path below the root; of a CSV, the name of a column.
+            expression, searched in the path below the root; or the name of a table's column.
+        label_from: Finds a file's class, such as ``([a-z]+)_[0-9]+`` of ``pug_12.jpg``, in place of
+            folders of classes or a column. A regular expression, searched likewise.
         folds: Cross-validates: the test set is one of that many parts of the images. Over all
             folds, each image is tested once.
         fold: The part, from 1.
@@ -60,6 +62,7 @@ class ImageFilesDataModule(ResizedDataModule):
         on_bad_image: Literal["error", "skip"] = "error",
         cache: str | None = None,
         group: str | None = None,
+        label_from: str | None = None,
         folds: PositiveInt | None = None,
         fold: PositiveInt = 1,
         channels: PositiveInt | None = None,
@@ -78,6 +81,7 @@ class ImageFilesDataModule(ResizedDataModule):
         if folds is not None:
             self.fractions["test"] = 1 / folds
         self.group = group
+        self.label_from = label_from
         self.folds = folds
         self.fold = fold
         self.skip_bad = on_bad_image == "skip"
@@ -101,18 +105,27 @@ class ImageFilesDataModule(ResizedDataModule):
         return self.source
 
     def read_from_table(
-        self, file: Path, columns: Mapping[str, str], delimiter: str | None = None
-    ) -> None:
-        """Lists files from a table instead of folders; see :class:`..loading.table.Table`."""
-        group = {"group": self.group} if self.group is not None else {}
-        self._table = Table(file, {**columns, **group}, delimiter)
+        self,
+        file: Path,
+        root: Path | None = None,
+        columns: Mapping[str, str | None] | None = None,
+        delimiter: str | None = None,
+    ) -> Path:
+        """Lists files from a table instead of folders; returns the folder that they lie in.
+
+        See :class:`..loading.table.Table` for the arguments.
+        """
+        options = self.group, self.label_from, self.bands
+        self._table = Table(file, root, columns, delimiter, *options)
+        return self._table.root
 
     @property
     def class_names(self) -> list[str]:
         """The names of the classes, in the order of their labels."""
         if self.expected_classes:
             return self.expected_classes
-        if self._files or first_of_machine():
+        by_names = self.label_from is not None and self._table is None
+        if self._files or first_of_machine() or by_names:
             return [*next(iter(self.files().values()))]
         # without listing files, before processes can share the list
         if self._table is not None:
@@ -145,9 +158,11 @@ class ImageFilesDataModule(ResizedDataModule):
         """The image files of each split, listed and split once."""
         if not self._files:
             files = (
-                self._table.list_files(self.images_root)
+                self._table.list_files()
                 if self._table is not None
-                else list_folder(self.images_root, self.bands, self.expected_classes)
+                else list_folder(
+                    self.images_root, self.bands, self.expected_classes, self.label_from
+                )
             )
             self._groups = files.groups
             self._files = self._split(files)

@@ -1,6 +1,7 @@
 """Folders of images: which are classes, which are splits, and which images belong to neither."""
 
 import os
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
@@ -11,8 +12,10 @@ from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
 from .paths import Paths, joined, prefix_of
 from .scan import ImageScan, counts, describe_left_out, spelt
-from .splits import SPLITS
+from .sheet import TABLE_SUFFIXES
+from .splits import SPLITS, group_name
 
+_PACKAGE = __name__.partition(".")[0]
 _SPLIT_NAMES = {
     "train": ("training", "train"),
     "val": ("validation", "valid", "val", "dev"),
@@ -59,22 +62,29 @@ def find_layout(root: Path, known: Collection[str] = ()) -> Layout:
     A single folder around the classes is entered, unless it is one of the ``known`` classes.
     """
     top = _enter(root, known)
-    by_split = defaultdict[str, list[Path]](list)
-    for name, split in split_names(folder.name for folder in subfolders(top)).items():
-        by_split[split].append(top / name)
-    if not any(map(subfolders, by_split["train"])):  # a class may be called train
-        by_split.clear()
-    for split, folders in by_split.items():
-        if len(folders) > 1:
-            names = listed(folder.name for folder in folders)
-            raise UserError(f"'{printable(top)}': {names} both mean {split}; move one away")
-    splits = {split: by_split[split][0] for split in SPLITS if split in by_split}
+    names = one_of_each_split((folder.name for folder in subfolders(top)), top)
+    # a class may be called train
+    if not any(map(subfolders, [top / names["train"]] if names else [])):
+        names = {}
+    splits = {split: top / name for split, name in names.items()}
     roots = {split: _enter(folder, known) for split, folder in (splits or {"train": top}).items()}
     classes = {split: defaultdict[str, list[Path]](list) for split in roots}
     for split, folder in roots.items():
         for class_folder in subfolders(folder):
             classes[split][spelt(class_folder.name)].append(class_folder)
     return Layout(splits, roots["train"], {split: {**names} for split, names in classes.items()})
+
+
+def one_of_each_split(names: Iterable[str], where: Path) -> dict[str, str]:
+    """Returns the name that means each split, ``train`` first; two for one split are an error."""
+    of_splits = defaultdict[str, list[str]](list)
+    for name, split in split_names(names).items():
+        of_splits[split].append(name)
+    for split, same in of_splits.items():
+        if len(same) > 1:
+            names = listed(sorted(same))
+            raise UserError(f"'{printable(where)}': {names} both mean {split}; move one away")
+    return {split: of_splits[split][0] for split in SPLITS if split in of_splits}
 
 
 def split_names(names: Iterable[str]) -> dict[str, str]:
@@ -125,16 +135,31 @@ def _enter(folder: Path, known: Collection[str]) -> Path:
     return folder
 
 
-def list_folder(root: Path, bands: Bands | None = None, known: Collection[str] = ()) -> FoundFiles:
+def list_folder(
+    root: Path,
+    bands: Bands | None = None,
+    known: Collection[str] = (),
+    label_from: str | None = None,
+) -> FoundFiles:
     """Lists the images of each class and split of a folder, at any depth of a class's folder.
 
     Images that are in no class are reported, or refused if they may be a split of another name.
+    With ``label_from``, a regular expression finds the class in each path below the root.
     """
     if not root.is_dir():
         raise UserError(
             f"--data.root: there is no folder '{root}'; it must hold one folder of images for each"
             " class"
         )
+    if label_from is not None:
+        return _list_by_names(root, bands, label_from)
+    try:
+        return _list_classes(root, bands, known)
+    except UserError as error:
+        raise UserError(f"{error}{_alternatives(root)}") from error
+
+
+def _list_classes(root: Path, bands: Bands | None, known: Collection[str]) -> FoundFiles:
     layout, scan = find_layout(root, known), ImageScan(bands)
     start = len(prefix_of(root))
 
@@ -166,8 +191,46 @@ def list_folder(root: Path, bands: Bands | None = None, known: Collection[str] =
         del splits[split]
         count, loose = len(loose), [path for path in loose if not path.startswith(inside)]
         notes.append(_describe_unsorted(split, folder, count - len(loose)))
-    notes += _describe_loose(root, layout, loose)
+    notes += _describe_loose(root, layout.splits, loose)
     return FoundFiles(splits, layout.root, [*notes, describe_left_out(scan.left_out)])
+
+
+def _list_by_names(root: Path, bands: Bands | None, label_from: str) -> FoundFiles:
+    """Lists the images of each class that a regular expression finds, in folders of splits."""
+    scan, top = ImageScan(bands), _enter(root, ())
+    names = one_of_each_split((folder.name for folder in subfolders(top)), top)
+    folders = {split: top / name for split, name in names.items()}
+    start = len(prefix_of(root))
+    splits: list[str] = []
+    paths: list[str] = []
+    for split, folder in (folders or {"train": root}).items():
+        paths += [path[start:] for path in scan.images(folder)]
+        splits += [split] * (len(paths) - len(splits))
+    labels = [group_name(label_from, path, "--data.label_from") for path in paths]
+    notes = [f"classes from paths, by '{label_from}'"]
+    notes += [f"{split} from {name}/" for split, name in names.items()]
+    loose = [*scan.images(root, skip={*map(str, folders.values())})] if folders else []
+    notes += [*_describe_loose(root, folders, loose), describe_left_out(scan.left_out)]
+    files = Paths.of(paths, root)
+    return FoundFiles(by_class(files, splits, map(spelt, labels)), root, notes)
+
+
+def by_class(
+    files: Paths, splits: Iterable[str], labels: Iterable[str]
+) -> dict[str, dict[str, Paths]]:
+    """Sorts files by the split and the label of each."""
+    places = defaultdict[str, dict[str, list[int]]](lambda: defaultdict(list))
+    for place, (split, label) in enumerate(zip(splits, labels, strict=True)):
+        places[split][label].append(place)
+    return {
+        split: {label: files.take(at) for label, at in classes.items()}
+        for split, classes in places.items()
+    }
+
+
+def unlabelled(name: str, count: int) -> str:
+    """Describes the images of a test set without classes."""
+    return f"{count:,} images of {name} have no classes: they are for the command predict"
 
 
 def _require_training_images(
@@ -185,13 +248,24 @@ def _require_training_images(
             what = f"has images (such as '{example}'), but no class folders with images"
         raise UserError(
             f"--data.root: '{root}' {what}; it must hold one folder for each class, as in"
-            f" {root}/daisy/1.jpg"
+            f" {root}/daisy/1.jpg, or --data.label_from finds the class in each path"
         )
 
 
 def _left_out(scan: ImageScan) -> str:
     text = describe_left_out(scan.left_out)
     return f" ({text})" if text else ""
+
+
+def _alternatives(root: Path) -> str:
+    """Returns the commands that read what else is in a folder, for the end of an error."""
+    files = [file for folder in [root, *subfolders(root)] for file in sorted(folder.iterdir())]
+    tables = [str(file) for file in files if file.suffix.lower() in TABLE_SUFFIXES]
+    sources = [name for name in tables if "train" in name[len(str(root)) :].lower()] or tables
+    if any(file.suffix in (".arrow", ".parquet") for file in files):
+        sources.append(f"hf:{root}")
+    commands = [f"python -m {_PACKAGE}.fit --data {shlex.quote(name)}" for name in sources]
+    return f"; or did you mean {listed(commands, 4, 'or')}" if commands else ""
 
 
 def _require_no_splits(layout: Layout, classes: Mapping[str, Paths]) -> None:
@@ -222,24 +296,18 @@ def _describe_unsorted(split: str, folder: Path, count: int) -> str:
             f"'{printable(folder)}' has {count:,} images, but no folder for each class, as train"
             " has; sort them, or move the folder away to cut a validation set from train"
         )
-    return f"{count:,} images of {folder.name}/ have no classes: they are for the command predict"
+    return unlabelled(f"{folder.name}/", count)
 
 
-def _describe_loose(root: Path, layout: Layout, loose: list[str]) -> list[str]:
+def _describe_loose(root: Path, splits: Mapping[str, Path], loose: list[str]) -> list[str]:
     """Describes images in no class; those in a folder beside ``train`` are an error."""
-    if layout.splits:
-        top = layout.splits["train"].parent
-        beside = (
-            Path(path).relative_to(top).parts for path in loose if Path(path).is_relative_to(top)
-        )
-        names = {folder.name for folder in layout.splits.values()}
-        unknown = next(
-            (parts[0] for parts in beside if len(parts) > 1 and parts[0] not in names), ""
-        )
-        if unknown:
+    top = splits["train"].parent if splits else root
+    for path in loose if splits else ():
+        parts = Path(path).relative_to(top).parts if top in Path(path).parents else ()
+        if len(parts) > 1 and top / parts[0] not in splits.values():
             raise UserError(
-                f"'{printable(top / unknown)}' has images, but is no split: rename it if it is one,"
-                " such as to val or test, or move it away"
+                f"'{printable(top / parts[0])}' has images, but is no split: rename it if it is"
+                " one, such as to val or test, or move it away"
             )
     if not loose:
         return []
@@ -270,7 +338,8 @@ def class_order(
     if len(names) < 2:
         raise UserError(
             f"'{printable(source)}' has one class only, '{printable(*names)}'; there is nothing to"
-            " tell apart"
+            " tell apart; --data.label_from finds classes in paths"
+            f"{_alternatives(source) if source.is_dir() else ''}"
         )
     return sort_classes(names)
 

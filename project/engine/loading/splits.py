@@ -119,16 +119,14 @@ def cut_groups(
     return parts_of
 
 
-def group_name(expression: str, path: str) -> str:
+def group_name(expression: str, path: str, option: str = "--data.group") -> str:
     """Returns what a regular expression, or its first group, matches in a path."""
     try:
         match = re.search(spelt(expression), spelt(path))
     except re.error as error:
-        raise UserError(
-            f"--data.group: '{expression}' is no regular expression ({error})"
-        ) from error
+        raise UserError(f"{option}: '{expression}' is no regular expression ({error})") from error
     if match is None:
-        raise UserError(f"--data.group: '{expression}' finds nothing in '{printable(path)}'")
+        raise UserError(f"{option}: '{expression}' finds nothing in '{printable(path)}'")
     return match[min(1, match.re.groups)] or ""
 
 

@@ -1,162 +1,333 @@
-"""Reads a CSV of image files with their labels and, optionally, splits and groups."""
+"""Finds the image files that a table names, with their labels and, if it has them, splits."""
 
-import csv
+import json
 import os
-import stat
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain, takewhile
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 from unicodedata import normalize
 
 from ..errors import UserError, listed, printable
-from .layout import SPLIT_OF, FoundFiles
-from .paths import Paths
-from .scan import spelt
+from ..preprocessing import Bands
+from .layout import SPLIT_OF, FoundFiles, by_class, one_of_each_split, split_names, unlabelled
+from .paths import Paths, prefix_of
+from .scan import ImageScan, spelt
+from .sheet import Sheet, read_sheet
+from .splits import group_name
 
-_SEPARATORS = ",;\t|"
+_PATHS = (
+    *("path", "filepath", "filepaths", "file", "filename"),
+    *("image", "imagepath", "imagename", "imageid", "id"),
+)
+_LABELS = ("label", "labels", "class", "target", "category")
+_SPLITS = ("split", "valid", "isvalid")
+_IS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 
 
 class Row(NamedTuple):
-    """A line of a table; ``split`` and ``group`` are empty if there is no such column."""
+    """A row of a sheet; ``split`` and ``group`` are empty if no column says them."""
 
-    line: int
+    sheet: Sheet
+    number: int
     path: str
     label: str
     split: str
     group: str
 
+    def error(self, text: str) -> UserError:
+        """Returns an error about the row."""
+        return self.sheet.error(text, self.number)
+
 
 class Table:
-    """A CSV whose first line names the columns.
+    """One table, or a table for each split, of image files and their labels.
 
     Args:
-        file: The CSV, in UTF-8.
-        columns: The name of the column for each of the options ``path_column``, ``label_column``,
-            ``split_column`` and, if there are groups, ``group``.
-        delimiter: The character between columns; by default the one that the first line has.
+        file: The table. If its name, or its folder's, means ``train``, the tables beside it that
+            mean other splits are read, too.
+        root: The folder that paths are relative to and ids are looked up in, by default the
+            table's.
+        columns: The names of columns for the options ``path_column``, ``label_column`` and
+            ``split_column``; by default those of usual names.
+        delimiter: The character between columns of a CSV, by default the one that fits.
+        group: A column of groups, or a regular expression for paths.
+        label_from: A regular expression that finds labels in paths, in place of a column.
+        bands: Given if images are used as they are stored.
     """
 
-    def __init__(self, file: Path, columns: Mapping[str, str], delimiter: str | None) -> None:
-        self.file, self.columns = file, columns
-        self.delimiter = {"\\t": "\t"}.get(delimiter or "", delimiter)
-        if self.delimiter is not None and len(self.delimiter) != 1:
+    def __init__(
+        self,
+        file: Path,
+        root: Path | None = None,
+        columns: Mapping[str, str | None] | None = None,
+        delimiter: str | None = None,
+        group: str | None = None,
+        label_from: str | None = None,
+        bands: Bands | None = None,
+    ) -> None:
+        if delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1:
             raise UserError(f"--data.delimiter must be one character, got '{delimiter}'")
+        self.columns, self.delimiter, self.bands = columns or {}, delimiter, bands
+        self.group, self.label_from = group, label_from
+        self.files = _split_tables(file) or {"": file}
+        folders = {table.parent for table in self.files.values()}
+        self.root = root or (
+            file.parent if len(folders) == 1 else Path(os.path.commonpath(folders))
+        )
+        self._notes: list[str] = []
 
-    def list_files(self, root: Path) -> FoundFiles:
-        """Finds the files, whose paths are relative to ``root``, of each class and split."""
-        real = cache(os.path.realpath)
-        lines: dict[str, int] = {}
-        rows: list[Row] = []
+    def list_files(self) -> FoundFiles:
+        """Finds the files of each class and split."""
+        rows: dict[str, Row] = {}
         for row in self.rows():
-            path, file = _find(root, row.path, real)
-            if not file:
-                raise self.error(
+            path = self._find(row.path, row.sheet)
+            if not path:
+                raise row.error(
                     f"there is no file '{printable(row.path)}' in --data.root, which is"
-                    f" '{printable(root)}'",
-                    row.line,
+                    f" '{printable(self.root)}'"
                 )
-            if (first := lines.setdefault(file, row.line)) != row.line:
-                raise self.error(f"'{printable(row.path)}' is in line {first}, too", row.line)
-            rows.append(row._replace(path=path))
-        rows.sort(key=lambda row: (spelt(row.path), row.path))
-        without = [row.line for row in rows if not row.split]
-        if 0 < len(without) < len(rows):
-            raise self.error("the split must be train, val or test, got ''", min(without))
-        files = Paths.of((row.path for row in rows), root)
-        places = defaultdict[str, dict[str, list[int]]](lambda: defaultdict(list))
-        for place, row in enumerate(rows):
-            places[row.split or "train"][row.label].append(place)
-        splits = {
-            split: {label: files.take(at) for label, at in classes.items()}
-            for split, classes in places.items()
-        }
-        layout = [f"classes from the column {self.columns['label_column']}"]
-        if rows and not without:
-            layout.append(f"splits from the column {self.columns['split_column']}")
-        groups = {row.path: row.group for row in rows} if "group" in self.columns else {}
-        return FoundFiles(splits, root, layout, groups)
+            if path in rows:
+                line = rows[path].sheet.lines[rows[path].number]
+                raise row.error(f"'{printable(row.path)}' is in line {line}, too")
+            rows[path] = row
+        paths = sorted(rows, key=lambda path: (spelt(path), path))
+        splits = self._splits(paths, [rows[path].split for path in paths])
+        files = Paths.of(paths, self.root)
+        labels = [rows[path].label for path in paths]
+        groups = {path: row.group for path, row in rows.items() if row.group}
+        notes = [*dict.fromkeys(self._notes), self._describe_others(paths)]
+        return FoundFiles(by_class(files, splits, labels), self.root, notes, groups)
 
     def rows(self) -> Iterator[Row]:
-        """Yields the lines, with names in Unicode's composed form."""
-        if not self.file.is_file():
-            raise UserError(f"--data.file: there is no file '{printable(self.file)}'")
-        try:
-            with self.file.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.DictReader(file, delimiter=self._separator(file), strict=True)
-                self._require_columns(reader.fieldnames or [])
-                for values in reader:
-                    yield self._row(values, reader.line_num)
-        except UnicodeDecodeError as error:
-            raise self.error(f"it is not UTF-8 (byte {error.start}); save it as that") from error
-        except csv.Error as error:
-            raise self.error(str(error)) from error
+        """Yields the rows of all splits; looks for no file if the columns are clear."""
+        sheets = {split: read_sheet(file, self.delimiter) for split, file in self.files.items()}
+        sheet = next(iter(sheets.values()))
+        path = self._path_column(sheet)
+        split_column = self._split_column(sheet, path)
+        others = [name for name in sheet.columns if name not in (path, split_column, self.group)]
+        labels = [] if self.label_from else self._label_columns(sheet, others)
+        source = f"the {_columns(labels)}" if labels else f"paths, by '{self.label_from}'"
+        self._notes = [f"classes from {source}"]
+        if split_column:
+            self._notes.append(f"splits from the column {split_column}")
+        if unused := [name for name in others if name not in labels]:
+            self._notes.append(f"not used: the {_columns(unused)}")
+        for split, sheet in sheets.items():
+            if split == "test" and not sheet.columns.keys() >= {*labels}:
+                self._notes.append(unlabelled(sheet.file.name, len(sheet.lines)))
+                continue
+            if split:
+                self._notes.append(f"{split} from {os.path.relpath(sheet.file, self.root)}")
+            for option, columns in {"path_column": [path], "label_column": labels}.items():
+                for name in columns:
+                    sheet.choose(option, name, [])
+            yield from self._rows(sheet, path, labels, split_column, split)
 
-    def error(self, text: str, line: int | None = None) -> UserError:
-        """Returns an error about the file, or a line of it."""
-        where = f", line {line}" if line is not None else ""
-        return UserError(f"'{printable(self.file)}'{where}: {text}")
+    def _rows(
+        self, sheet: Sheet, path: str, labels: Sequence[str], split_column: str, split: str
+    ) -> Iterator[Row]:
+        empty = [""] * len(sheet.lines)
+        of_labels = self._labels(sheet, labels) if labels else empty
+        of_splits = sheet.columns.get(split_column, empty)
+        of_groups = sheet.columns.get(self.group or "", empty)
+        has_splits = any(cell.strip() for cell in of_splits)
+        columns = zip(sheet.columns[path], of_labels, of_splits, of_groups, strict=True)
+        for number, (file, label, cell, group) in enumerate(columns):
+            row = Row(sheet, number, file.strip(), spelt(label), split, spelt(group.strip()))
+            if not row.path or (labels and not label) or (of_groups is not empty and not row.group):
+                what = ["a path", "a label", *(["a group"] if of_groups is not empty else [])]
+                raise row.error(f"it must have {listed(what)}")
+            if self.label_from:
+                label = group_name(self.label_from, row.path, "--data.label_from")
+                row = row._replace(label=spelt(label))
+            if has_splits:
+                row = row._replace(split=_split_of(cell.strip().lower()))
+                if not row.split:
+                    raise row.error(f"the split must be train, val or test, got '{cell}'")
+            yield row
 
-    def _separator(self, file: TextIO) -> str:
-        """Returns the separator by which the first line has the most columns that are asked for."""
-        if self.delimiter is not None:
-            return self.delimiter
+    def _path_column(self, sheet: Sheet) -> str:
+        """Returns the column of a usual name; of several, the one whose first file is there."""
+        usual = [name for name in sheet.columns if _key(name) in _PATHS]
+        if len(usual) > 1 and sheet.lines:
+            there = [name for name in usual if self._find_path(sheet.columns[name][0], sheet)]
+            usual = there or usual
+        if len(sheet.columns) == 1:
+            usual = [*sheet.columns]
+        return sheet.choose("path_column", self.columns.get("path_column"), usual)
 
-        def columns(separator: str) -> tuple[int, int]:
-            file.seek(0)
-            names = next(csv.reader(file, delimiter=separator), [])
-            return len({*names} & {*self.columns.values()}), len(names)
+    def _split_column(self, sheet: Sheet, path: str) -> str:
+        """Returns the column of splits, by its usual name or its cells, or an empty name."""
+        if (name := self.columns.get("split_column")) is not None:
+            return sheet.choose("split_column", name, [])
+        usual = []
+        for name in sheet.columns.keys() - {path}:
+            splits = {SPLIT_OF.get(cell.strip().lower()) for cell in sheet.columns[name]}
+            if _key(name) in _SPLITS or (None not in splits and len(splits) > 1):
+                usual.append(name)
+        return sheet.choose("split_column", None, usual) if usual else ""
 
-        separator = max(_SEPARATORS, key=columns)
-        file.seek(0)
-        return separator
+    def _label_columns(self, sheet: Sheet, others: Sequence[str]) -> list[str]:
+        """Returns the column of labels, or the columns of zeros and ones, one for each class."""
+        name = self.columns.get("label_column")
+        usual = [other for other in others if _key(other) in _LABELS]
+        cells = {cell.strip().lower() for other in others for cell in sheet.columns[other]}
+        if name is None and not usual and len(others) > 1 and cells <= _IS.keys():
+            return [*others]
+        return [sheet.choose("label_column", name, usual or others)]
 
-    def _require_columns(self, names: Sequence[str]) -> None:
-        for option, column in self.columns.items():
-            missing = column not in names
-            if column == "split" and "split" not in map(str.lower, names):
-                missing = False  # there need not be one
-            if missing:
-                raise self.error(
-                    f"there is no column '{printable(column)}' among"
-                    f" {printable(', '.join(names))[:200] or 'none'}; --data.{option} names it, and"
-                    " --data.delimiter is between columns",
-                    1,
+    def _labels(self, sheet: Sheet, columns: Sequence[str]) -> Sequence[str]:
+        """Returns the label of each row."""
+        if len(columns) == 1:
+            labels = [label.strip() for label in sheet.columns[columns[0]]]
+            folders = {sheet.file.parent, self.root}
+            source, names = _names_of_numbers({*labels}, folders, sheet)
+            if names:
+                self._notes.append(f"their names from {source}")
+            return [names.get(label, label) for label in labels]
+        labels = []
+        for number, cells in enumerate(zip(*map(sheet.columns.get, columns), strict=True)):
+            values = zip(columns, cells, strict=True)
+            ones = [name for name, cell in values if _IS.get(cell.strip().lower())]
+            if len(ones) != 1:
+                raise sheet.error(
+                    f"it has {len(ones)} ones in the {_columns(columns)}; where images have several"
+                    " classes or none, see the example of a multi-label classifier",
+                    number,
                 )
+            labels += ones
+        return labels
 
-    def _row(self, values: dict[str | None, str | None], line: int) -> Row:
-        path, label, split, *group = (values.get(name) or "" for name in self.columns.values())
-        row = Row(line, path, spelt(label.strip()), split.strip().lower(), spelt("".join(group)))
-        if None in values or not path or not row.label or "" in group:
-            what = listed(
-                ["a path", "a label", *(f"a {name}" for name in [*self.columns.values()][3:])]
-            )
-            raise self.error(f"it must have {what}, and no more columns than the first", line)
-        if row.split not in SPLIT_OF and row.split:
-            raise self.error(
-                f"the split must be train, val or test, got '{printable(split)}'", line
-            )
-        return row._replace(split=SPLIT_OF.get(row.split, ""))
+    def _splits(self, paths: Sequence[str], splits: Sequence[str]) -> list[str]:
+        """Returns the split of each file: the table's, or else that of its folder, or train."""
+        if not any(splits):
+            tops = [path.partition(os.sep)[0] for path in paths]
+            of_folders = split_names({*tops})
+            if len({*of_folders.values()}) > 1 and of_folders.keys() >= {*tops}:
+                self._notes.append(f"splits from the folders {listed(sorted(of_folders))}")
+                splits = [of_folders[top] for top in tops]
+        return [split or "train" for split in splits]
+
+    def _find(self, name: str, sheet: Sheet) -> str:
+        """Finds a file by its path or id; returns its path below the root, or nothing.
+
+        An id is the name of a file at any depth, with or without its suffix.
+        """
+        if (path := self._find_path(name, sheet)) or not name or re.search(r"[/\\]", name):
+            return path
+        candidates = self._by_id.get(spelt(name), [])
+        if len(candidates) > 1:
+            raise sheet.error(f"'{printable(name)}' may be {listed(candidates, 4, 'or')}")
+        return "".join(candidates)
+
+    def _find_path(self, name: str, sheet: Sheet) -> str:
+        """Finds a file by its path, which may be written as another system would."""
+        if os.path.isfile(os.path.join(self.root, name)):
+            return os.path.normpath(name)
+        for folder in ("", os.path.relpath(sheet.file.parent, self.root)):
+            for written in (name, name.replace("\\", "/")):
+                for form in ("NFC", "NFD"):
+                    path = os.path.join(folder, normalize(form, written))
+                    if os.path.isfile(os.path.join(self.root, path)):
+                        return os.path.normpath(path)
+        return ""
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Sequence[str]]:
+        """The images below the root, by their names with and without suffix."""
+        ids = defaultdict[str, list[str]](list)
+        start = len(prefix_of(self.root))
+        for file in ImageScan(self.bands).images(self.root):
+            name = spelt(os.path.basename(file))
+            for key in {name, os.path.splitext(name)[0]}:
+                ids[key].append(file[start:])
+        return ids
+
+    def _describe_others(self, paths: Sequence[str]) -> str:
+        """Describes images that no row names: beside the others, or wherever ids were looked up."""
+        images = {*chain.from_iterable(vars(self).get("_by_id", {}).values())}
+        for folder in {os.path.dirname(path) for path in paths}:
+            place = prefix_of(os.path.join(self.root, folder))
+            files = (file.removeprefix(place) for file in ImageScan(self.bands).images(place))
+            beside = takewhile(lambda name: os.sep not in name, files)
+            images |= {os.path.join(folder, name) for name in beside}
+        others = images.difference(paths)
+        if not others:
+            return ""
+        return f"images without a class are left out: {len(others):,}, such as {min(others)}"
 
 
-def _find(root: Path, path: str, real: Callable[[str], str]) -> tuple[str, str]:
-    """Finds a file by its path as it is written, or else as another system would write it.
+def _key(name: str) -> str:
+    """Spells a column's name alike: ``Image ID``, ``image_id`` and ``imageId`` are one."""
+    return re.sub("[ _-]", "", name).lower()
 
-    Returns the path that leads to it and the one without links, both empty if there is none.
+
+def _columns(names: Sequence[str]) -> str:
+    return f"column{'s' if len(names) > 1 else ''} {listed(names, 5)}"
+
+
+def _split_of(cell: str) -> str:
+    """Returns the split that a cell means; 1 and 0 of a column such as ``is_valid``, too."""
+    if cell in _IS:
+        return "val" if _IS[cell] else "train"
+    return SPLIT_OF.get(cell, "")
+
+
+def _split_tables(file: Path) -> Mapping[str, Path]:
+    """Finds the tables of splits: ``val.csv`` beside ``train.csv``, ``valid/x`` beside ``train/x``.
+
+    None if ``file`` is not that of ``train``.
     """
-    for written in (path, path.replace("\\", "/")):
-        for spelling in (written, normalize("NFC", written), normalize("NFD", written)):
-            if file := _real_path(os.path.join(root, spelling), real):
-                return spelling, file
-    return "", ""
+    if not file.is_file():
+        return {}
+    folder, above = file.absolute().parent, file.absolute().parent.parent
+    beside = {other.stem: other for other in folder.glob(f"*{file.suffix}")}
+    alike = {other.name: other / file.name for other in above.iterdir()}
+    alike = {name: other for name, other in alike.items() if other.is_file()}
+    for name, tables in ((file.stem, beside), (folder.name, alike)):
+        splits = one_of_each_split(tables, above)
+        if splits.get("train") == name:
+            return {split: tables[name] for split, name in splits.items()}
+    return {}
 
 
-def _real_path(path: str, real: Callable[[str], str]) -> str:
-    """Returns a file's path without links; ``real`` remembers folders, as most files share them."""
-    with suppress(FileNotFoundError, NotADirectoryError, ValueError):  # the last if it has a NUL
-        if stat.S_ISREG(os.lstat(path).st_mode):
-            folder, name = os.path.split(path)
-            return os.path.join(real(folder), name)
-    return os.path.realpath(path) if os.path.isfile(path) else ""
+def _names_of_numbers(
+    labels: Collection[str], folders: Iterable[Path], sheet: Sheet
+) -> tuple[str, Mapping[str, str]]:
+    """Finds names for labels that are integers, in ``classes.txt`` or a JSON file.
+
+    Returns the name of that file, and a name for each label; nothing if there is no such file.
+    """
+    tables: dict[str, Mapping[str, str]] = {}
+    for folder in folders if all(map(str.isdecimal, labels)) else ():
+        for file in [*folder.glob("classes.txt"), *folder.glob("*.json")]:
+            names = _numbered_names(file, labels)
+            if names.keys() >= {*labels}:
+                tables[file.name] = {label: spelt(names[label]) for label in labels}
+    if len({tuple(sorted(names.items())) for names in tables.values()}) > 1:
+        raise sheet.error(f"{listed(tables)} name its classes differently; move the others away")
+    return next(iter(tables.items()), ("", {}))
+
+
+def _numbered_names(file: Path, labels: Collection[str]) -> Mapping[str, str]:
+    """Reads names by their numbers; lines without numbers count from 0, or from 1 if all do."""
+    text = file.read_text("utf-8-sig", errors="replace")
+    if file.suffix == ".txt":
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        numbered = [re.fullmatch(r"(\d+)[\s,:]+(.+)", line) for line in lines]
+        if all(numbered):
+            return {match[1]: match[2] for match in numbered if match}
+        first = 1 if str(len(lines)) in labels and "0" not in labels else 0
+        return {str(number): line for number, line in enumerate(lines, start=first)}
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {}
+    pairs = [*content.items()] if isinstance(content, dict) else []
+    if all(isinstance(value, int) for _, value in pairs):
+        return {str(number): name for name, number in pairs}
+    return {number: name for number, name in pairs if isinstance(name, str)}

@@ -1,0 +1,148 @@
+"""Reads the columns of one file: CSV and its relatives, JSON lines or Parquet."""
+
+import codecs
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import UserError, first_sentence, listed, printable
+from .decode import IMAGE_SUFFIXES
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+"""The ends of the names of files that are surely tables."""
+
+_SEPARATORS = ",;\t| "
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+class Sheet(NamedTuple):
+    """The columns of a file, as text by their names, and the line of each row."""
+
+    file: Path
+    columns: Mapping[str, Sequence[str]]
+    lines: Sequence[int]
+
+    def error(self, text: str, row: int | None = None) -> UserError:
+        """Returns an error about the file, or a row of it."""
+        where = f", line {self.lines[row]}" if row is not None else ""
+        return UserError(f"'{printable(self.file)}'{where}: {text}")
+
+    def choose(self, option: str, name: str | None, usual: Sequence[str]) -> str:
+        """Returns the column ``name``, or else the only ``usual`` one; others are an error."""
+        candidates = [*usual] if name is None else [name]
+        if len(candidates) == 1 and candidates[0] in self.columns:
+            return candidates[0]
+        raise self.error(
+            f"--data.{option} must name one of the columns {listed(self.columns, 20, 'or')}"
+            + (f", got '{printable(name)}'" if name is not None else "")
+        )
+
+
+def read_sheet(file: Path, delimiter: str | None = None) -> Sheet:
+    """Reads a file by the end of its name; ``delimiter`` is that of a CSV.
+
+    Raises a UserError if it is not there, or no table, or if a row has fewer or more columns than
+    the first.
+    """
+    if not file.is_file():
+        raise UserError(f"--data.file: there is no file '{printable(file)}'")
+    suffix = file.suffix.lower()
+    try:
+        if suffix == ".parquet":
+            return _sheet_of_columns(file, _parquet_columns(file))
+        text = _decoded(file.read_bytes())
+        if suffix in (".json", ".jsonl", ".ndjson"):
+            return _sheet_of_columns(file, _json_columns(text))
+        return _csv_sheet(file, text, {"\\t": "\t"}.get(delimiter or "", delimiter))
+    except (ValueError, TypeError, csv.Error) as error:
+        why = printable(first_sentence(error))[:200]
+        raise UserError(f"'{printable(file)}' cannot be read as a table: {why}") from error
+
+
+def _sheet_of_columns(file: Path, columns: Mapping[str, Iterable[object]]) -> Sheet:
+    texts = {
+        name: ["" if value is None else str(value) for value in values]
+        for name, values in columns.items()
+    }
+    count = len(next(iter(texts.values()), ()))
+    return Sheet(file, texts, range(1, count + 1))
+
+
+def _parquet_columns(file: Path) -> Mapping[str, Iterable[object]]:
+    try:
+        from pyarrow import parquet, types
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"'{printable(file)}' needs the package pyarrow: pip install --editable \".[tables]\""
+        ) from error
+    schema = parquet.read_schema(file)
+    if any(types.is_nested(field.type) or types.is_binary(field.type) for field in schema):
+        raise UserError(
+            f"'{printable(file)}' holds the images themselves; --data hf:FOLDER reads it, with the"
+            " folder that it is in"
+        )
+    columns: Mapping[str, Iterable[object]] = parquet.read_table(file).to_pydict()
+    return columns
+
+
+def _json_columns(text: str) -> Mapping[str, Iterable[object]]:
+    """Reads an object in each line, or a list of objects."""
+    is_list = text.lstrip().startswith("[")
+    lines = [text] if is_list else filter(str.strip, StringIO(text))
+    records = [json.loads(line) for line in lines]
+    records = records[0] if is_list else records
+    if not all(isinstance(record, dict) for record in records):
+        raise ValueError("it must have an object for each image")
+    names = dict.fromkeys(chain.from_iterable(records))
+    return {name: [record.get(name) for record in records] for name in names}
+
+
+def _decoded(content: bytes) -> str:
+    """Decodes UTF-8, UTF-16 with its mark, or else what Western editions of Windows write."""
+    if content.startswith(_UTF_16):
+        return content.decode("utf-16")
+    if b"\0" in content:
+        raise ValueError("it is no text")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", errors="backslashreplace")
+
+
+def _csv_sheet(file: Path, text: str, delimiter: str | None) -> Sheet:
+    """Splits lines at the separator by which most have as many columns as the first.
+
+    ``csv.Sniffer`` would take the space of ``image 1.jpg`` for one.
+    """
+    quote = "'" if text.startswith("'") else '"'
+
+    def split(separator: str) -> "csv._reader":
+        lines = StringIO(text, newline="")
+        return csv.reader(lines, delimiter=separator, quotechar=quote, skipinitialspace=True)
+
+    def fit(separator: str) -> tuple[int, bool, int]:
+        sizes = [len(row) for row in islice(split(separator), 100) if row]
+        first = max(sizes[:1], default=0)
+        return sum(size == first > 1 for size in sizes), separator != " ", first
+
+    reader = split(delimiter or max(_SEPARATORS, key=fit))
+    numbered = [(reader.line_num, row) for row in reader if row]
+    names = [name.strip() for name in numbered[0][1]] if numbered else []
+    if any(name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in names):  # of an image
+        names = [
+            "path" if name.lower().endswith(tuple(IMAGE_SUFFIXES)) else f"{place}"
+            for place, name in enumerate(names, start=1)
+        ]
+    else:
+        del numbered[:1]
+    for line, row in numbered:
+        if len(row) != len(names):
+            raise ValueError(f"line {line} has {len(row)} columns, not {len(names)}")
+    columns = zip(*(row for _, row in numbered), strict=True) if numbered else [()] * len(names)
+    by_name = dict(zip(names, columns, strict=True))
+    by_name.pop("", None)  # an index
+    return Sheet(file, by_name, [line for line, _ in numbered])
