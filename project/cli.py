@@ -4,12 +4,11 @@ from typing import ClassVar
 
 from project.callbacks import ProgressLines
 from project.data import CSVDataModule, FolderDataModule, ImageDataModule
-from project.engine.cli.command import Command
 from project.model import ImageClassifier
 
 
-class ProjectCLI(Command):
-    """A command on this package's data modules and models."""
+class ProjectCLI:
+    """What both commands share: this package's data modules and models."""
 
     data_class = ImageDataModule
     path_classes: ClassVar = {"root": FolderDataModule, "file": CSVDataModule}

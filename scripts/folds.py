@@ -16,8 +16,9 @@ from seeds import line
 
 from project.analysis.evaluation import evaluate_split
 from project.analysis.plots import confusion_figure
-from project.engine import open_data, read_checkpoint, read_metrics
+from project.data import ImageDataModule
 from project.engine.cli.entry import one_line_errors
+from project.engine.run.folder import read_metrics
 from project.model import ImageClassifier
 
 FILE, COLUMNS = "out_of_fold.csv", ["path", "label", "predicted", "fold"]
@@ -51,7 +52,7 @@ def rows_of(run: Path, fold: int) -> list[list[Any]]:
     """Classifies the images that a run has not seen and can be read: COLUMNS, and the probability of each class."""
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
-    test = evaluate_split(model, open_data(read_checkpoint(best)["about"]))
+    test = evaluate_split(model, ImageDataModule.load_from_checkpoint(best))
     images, names = cast(Any, test.images), model.class_names
     columns = zip(
         images.files,

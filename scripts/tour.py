@@ -13,8 +13,7 @@ from project.analysis.calibration import reliability, reliability_figure
 from project.analysis.evaluation import evaluate_split
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import confusion_figure, curves_figure, image_grid, read_curves
-from project.engine import open_data
-from project.engine.run.checkpoint import ABOUT, read_checkpoint
+from project.data import ImageDataModule
 from project.model import ImageClassifier
 
 WIDTH, SHOWN, THUMBNAILS = 1200, 8, 40
@@ -52,7 +51,7 @@ def main(run: str) -> None:
 
     checkpoint = f"{run}/checkpoints/best.ckpt"
     model = ImageClassifier.load_from_checkpoint(checkpoint)
-    test = evaluate_split(model, open_data(read_checkpoint(checkpoint)[ABOUT]))
+    test = evaluate_split(model, ImageDataModule.load_from_checkpoint(checkpoint))
     images = torch.stack([test.images.image(index) for index in range(len(test.images))])
     points = projected(torch.cat([embed(model, part) for part in torch.split(images, 64)]))
     near = {index: images[index] for index in range(0, len(images), len(images) // THUMBNAILS | 1)}

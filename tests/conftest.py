@@ -17,10 +17,8 @@ from torch import Tensor
 
 from project.data import ImageDataModule
 from project.data.flowers_drawn import draw_flowers
-from project.engine import open_data
 from project.engine.cli.entry import quiet_libraries
 from project.engine.commands.command import FileCommand
-from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
@@ -132,7 +130,7 @@ def report_of(run: Path, *args: str) -> Path:
 def opened(run: Path) -> tuple[ImageClassifier, ImageDataModule]:
     """The model of a run's best checkpoint, and its data."""
     best = run / "checkpoints" / "best.ckpt"
-    data = open_data(read_checkpoint(best)[ABOUT])
+    data = ImageDataModule.load_from_checkpoint(best)
     data.setup("test")
     return ImageClassifier.load_from_checkpoint(best).eval(), data
 

@@ -15,9 +15,9 @@ from torch import nn
 from project.analysis.evaluation import evaluate_split
 from project.analysis.page import image_sections, render
 from project.analysis.tables import class_rates, class_table
-from project.engine import predict, read_metrics
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
+from project.engine.run.folder import read_metrics
 from tests.conftest import (
     QUIET,
     ROOT,
@@ -43,7 +43,7 @@ def checkpoint(tiny_run, tmp_path):
 
 def right(model, files):
     """The number of images that the prediction from Python labels as their folders do."""
-    labels = [prediction.label for prediction in predict(model, files)]
+    labels = [prediction.label for prediction in model.predict_files(files)]
     return sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
 
 

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from project.analysis.calibration import fit_temperature
 from project.analysis.evaluation import evaluate_split
-from project.engine import predict
 from project.engine.commands.export import metadata, trace
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
@@ -118,7 +117,7 @@ def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_t
         name for name, p in expected.items() if p > model.thresholds[name]
     ]
     assert metadata(model)["thresholds"] == json.dumps(model.thresholds)
-    (in_python,) = predict(model, [photo])
+    (in_python,) = model.predict_files([photo])
     assert in_python.probabilities == pytest.approx(expected, rel=1e-4)
     assert in_python.probability == max(in_python.probabilities.values())
 

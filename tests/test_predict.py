@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from project.engine import UserError, predict
+from project.engine import UserError
 from project.engine.commands.predict import Labeller
 from project.model import ImageClassifier
 from tests.analysis.test_prediction import by_torchvision
@@ -145,7 +145,7 @@ def test_each_attribute_has_a_value_and_a_confidence(attributes, photos, tmp_pat
             assert found == pytest.approx([share, next_share], abs=1e-4)
         assert not row.pop("error")
         assert not row
-    for expected, in_python in zip(shares, predict(model, files), strict=True):
+    for expected, in_python in zip(shares, model.predict_files(files), strict=True):
         assert in_python.label == " ".join(
             f"{name}={part[0][0]}" for name, part in expected.items()
         )

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torchvision.models.segmentation import fcn_resnet50 as imported_from_elsewhere  # noqa: F401  # by its name
 
 from project.analysis.tables import class_table
-from project.engine import open_data
+from project.data import ImageDataModule
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint, read_weights
 from project.model import ImageClassifier
@@ -75,7 +75,7 @@ def test_a_checkpoint_imports_nothing(checkpoint, mark, hyper_parameters, kind, 
     for use in (
         lambda: evaluate(f"{path}", "--data.image_size=32"),
         lambda: ImageClassifier.load_from_checkpoint(path),
-        lambda: open_data(read_checkpoint(path)["about"]),
+        lambda: ImageDataModule.load_from_checkpoint(path),
     ):
         with suppress(UserError, SystemExit):
             use()
@@ -162,14 +162,14 @@ def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
     init_args = {"root": str(victim), "cache": str(victim), "image_size": 32}
     data = {"class_path": "FlowersDataModule", "init_args": init_args}
     path = checkpoint(lambda content: content["about"].update(data=data))
-    for use in (lambda: evaluate(f"{path}"), lambda: open_data(read_checkpoint(path)["about"])):
+    for use in (lambda: evaluate(f"{path}"), lambda: ImageDataModule.load_from_checkpoint(path)):
         with pytest.raises(
             UserError,
             match=r"images in '.*victim/flower_photos', which are not there; .* --data.root",
         ):
             use()
     assert not victim.exists()
-    assert open_data(read_checkpoint(path)["about"], root="data").cache is None  # type: ignore[attr-defined]
+    assert ImageDataModule.load_from_checkpoint(path, root="data").cache is None  # type: ignore[attr-defined]
 
 
 class Malicious:

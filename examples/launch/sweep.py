@@ -7,6 +7,7 @@ study's database.
 
 import argparse
 import csv
+import json
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
-from project.engine import note, read_metrics
+from project.engine import note
 
 SPACE: dict[str, Any] = {
     "model.optimizer.lr": FloatDistribution(0.01, 1.0, log=True),
@@ -93,7 +94,9 @@ def main(args: list[str]) -> optuna.Study:
         run = folder / trial.user_attrs.get("run", f"trial_{trial.number:03d}")
         finished = (run / "metrics.json").exists()
         state = TrialState.COMPLETE if finished else train(trial, run, options)
-        value = read_metrics(run)["val"][METRIC] if state == TrialState.COMPLETE else None
+        value = None
+        if state == TrialState.COMPLETE:
+            value = json.loads((run / "metrics.json").read_text())["val"][METRIC]
         study.tell(trial, value, state)
         note(f"{run}: {state.name.lower()}, {METRIC} {value}, {trial.params}")
     return study

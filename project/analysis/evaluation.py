@@ -11,9 +11,7 @@ from torchmetrics.functional.classification import multilabel_average_precision
 
 import project.data  # noqa: F401  # so that open_data knows the classes that checkpoints name
 from project.analysis.tables import class_rates
-from project.engine import ImageDataModule
-from project.engine.commands.predictions import Predictions, predict_split, probability_of
-from project.engine.loading.batch import BatchDataset
+from project.engine import ImageDataModule, Predictions
 from project.model import ImageClassifier
 
 
@@ -22,7 +20,6 @@ class Evaluation(Predictions):
     """A model's predictions for all images of a split; NaN for unreadable files."""
 
     probabilities: Tensor
-    images: BatchDataset
     metrics: dict[str, Any]
     """As ``python -m project.evaluate`` reports them, the model's own included."""
     attributes: dict[str, dict[str, int]]
@@ -76,9 +73,9 @@ class Evaluation(Predictions):
 
     def suspects(self, count: int) -> list[int]:
         """Finds the misclassified images with the least probable labels, perhaps label errors."""
-        believed = probability_of(self.probabilities, self.labels)
         wrong = (self.known & ~self.correct).nonzero().flatten()
-        return wrong[believed[wrong].argsort(stable=True)][:count].tolist()
+        order = self.label_probability[wrong].argsort(stable=True)
+        return wrong[order][:count].tolist()
 
 
 def evaluate_split(
@@ -93,7 +90,7 @@ def evaluate_split(
         as_in_use: If true, validation uses all views of test-time augmentation, as a temperature
             for test images needs.
     """
-    predictions = predict_split(model, data, split, as_in_use)
+    predictions = Predictions.of_split(model, data, split, as_in_use)
     unknown = ~predictions.known[:, None]
     predictions.logits = predictions.logits.masked_fill(unknown, float("nan"))
     with torch.inference_mode():
@@ -101,7 +98,6 @@ def evaluate_split(
     return Evaluation(
         **vars(predictions),
         probabilities=probabilities,
-        images=data.splits[split],
         metrics=model.results["test" if as_in_use else split],
         attributes=model.attributes,
     )

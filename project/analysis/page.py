@@ -22,7 +22,6 @@ from project.analysis.plots import (
     read_curves,
 )
 from project.analysis.tables import RATES, class_rates, own_metrics
-from project.engine import label_names
 from project.model import ImageClassifier
 
 _THUMBNAIL = 160  # pixels
@@ -89,8 +88,8 @@ def _shown(
             {
                 "source": _encoded(as_rgb(image)),
                 "name": test.images.name(index),
-                "label": label_names(test.labels[index].tolist(), model.class_names),
-                "predicted": label_names(test.predicted[index].tolist(), model.class_names),
+                "label": model.label_names(test.labels[index]),
+                "predicted": model.label_names(test.predicted[index]),
                 "right": bool(test.correct[index]),
                 "confidence": float(test.confidence[index]),
                 "cam": cam,

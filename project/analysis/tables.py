@@ -48,13 +48,14 @@ def own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
 
 def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
     """Formats the rates of each class (as of ``Metrics.per_class``)."""
-    width = max(len(name) for name in [*class_names, "class"])
+    names = [repr(name)[1:-1] for name in class_names]  # control characters are escaped
+    width = max(len(name) for name in [*names, "class"])
     rates = {name: heading for name, heading in RATES.items() if per_class and name in per_class[0]}
     rows = [
         f"  {'class':<{width}} "
         f" {''.join(f'{heading:>10}' for heading in rates.values())}{'images':>10}"
     ]
-    for name, row in zip(class_names, per_class, strict=True):
+    for name, row in zip(names, per_class, strict=True):
         cells = "".join(f"{row[rate]:>10.4f}" for rate in rates)
         rows.append(f"  {name:<{width}}  {cells}{row['total']:>10}")
     return "\n".join(rows)

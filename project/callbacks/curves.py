@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from project.engine import is_logged, note
+from project.engine import note
 from project.model.optimizers import LR_SCALE
 
 _STEPS = 10
@@ -53,13 +53,13 @@ class ImagesPerSecond(Callback):
     on_validation_end = on_train_epoch_start  # leaves the time of validation out
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Logs the speed since the last time."""
         self._batches += 1
         if not self._estimated:
             self._estimate(trainer)
-        if is_logged(trainer):
+        if pl_module.is_logging:
             images = self._batches * len(batch[0]) * trainer.world_size
             pl_module.log("train/images_per_second", images / (time.perf_counter() - self._since))
             self.on_train_epoch_start(trainer, pl_module)
@@ -98,10 +98,10 @@ class LearningRate(Callback):
         self._rates = [float(group["lr"]) for group in whole or optimizer.param_groups]
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Logs them."""
-        if is_logged(trainer):
+        if pl_module.is_logging:
             names = ["learning_rate"]
             if len(set(self._rates)) > 1:
                 names = [f"learning_rate/pg{i}" for i in range(1, len(self._rates) + 1)]

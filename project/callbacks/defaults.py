@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from lightning.pytorch import Callback
 
@@ -14,20 +13,14 @@ from project.callbacks.figures import (
     PlotFiles,
 )
 from project.callbacks.metrics_csv import MetricsCSV
-from project.engine.training.best_checkpoint import BestCheckpoint
-from project.engine.training.last_checkpoint import LastCheckpoint
-from project.engine.training.non_finite import StopOnNonFinite
+from project.engine import CallbackOptions
 
 
 @dataclass
-class DefaultCallbacks:
+class DefaultCallbacks(CallbackOptions):
     """The default callbacks of a run; each is true, false, which switches it off, or options of its own.
 
     Args:
-        last_checkpoint: Keeps ``last.ckpt``, to resume from, and saves when it is stopped.
-        best_checkpoint: Keeps ``best.ckpt``, chosen by ``--monitor``; without it, that is the end
-            of training.
-        stop_on_non_finite: Stops before a loss or gradient that is not finite reaches the weights.
         learning_rate: Draws the learning rate as a curve.
         images_per_second: Draws the speed of training as a curve, and prints its settings.
         first_batch: Draws the first training batch as the network sees it.
@@ -38,9 +31,6 @@ class DefaultCallbacks:
         plots: Draws curves, confusion matrix and classes into PNG files at the end.
     """
 
-    last_checkpoint: LastCheckpoint | bool = True
-    best_checkpoint: bool = True
-    stop_on_non_finite: StopOnNonFinite | bool = True
     learning_rate: bool = True
     images_per_second: bool = True
     first_batch: FirstBatchPlot | bool = True
@@ -49,11 +39,9 @@ class DefaultCallbacks:
     metrics_csv: bool = True
     plots: bool = True
 
-    def build(self, checkpoints: Path, monitor: str, mode: str) -> list[Callback]:
-        """Builds the enabled callbacks; ``monitor`` and its mode choose ``best.ckpt``."""
-        builders: list[tuple[Callback | bool, Callable[[], Callback]]] = [
-            (self.stop_on_non_finite, StopOnNonFinite),  # before those that write
-            (self.last_checkpoint, LastCheckpoint),
+    def switches(self) -> list[tuple[Callback | bool, Callable[[], Callback]]]:
+        """Returns the option and the class of each callback."""
+        return [
             (self.learning_rate, LearningRate),
             (self.images_per_second, ImagesPerSecond),
             (self.first_batch, FirstBatchPlot),
@@ -61,8 +49,4 @@ class DefaultCallbacks:
             (self.confident_mistakes, ConfidentMistakesPlot),
             (self.metrics_csv, MetricsCSV),
             (self.plots, PlotFiles),
-            (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),
-        ]
-        return [
-            given if isinstance(given, Callback) else build() for given, build in builders if given
         ]

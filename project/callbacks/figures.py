@@ -8,11 +8,9 @@ import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor
 
 from project.analysis import plots
 from project.analysis.tables import class_rates
-from project.engine import CollectPredictions, label_names, log_figure
 
 
 class FirstBatchPlot(Callback):
@@ -31,11 +29,10 @@ class FirstBatchPlot(Callback):
         if images.dim() == 4:  # features may come in place of images
 
             def draw() -> Any:  # which alone reads from the device
-                known = pl_module.class_names
-                names = [label_names(label, known) for label in labels[: self.count].tolist()]
+                names = [pl_module.label_names(label) for label in labels[: self.count].cpu()]
                 return plots.image_grid(images[: self.count].unbind(), names)
 
-            log_figure(trainer, "train/first_batch", draw)
+            pl_module.log_figure("train/first_batch", draw)
 
 
 class ConfusionMatrixPlot(Callback):
@@ -52,8 +49,7 @@ class ConfusionMatrixPlot(Callback):
         if trainer.sanity_checking or results is None or not pl_module.has_one_class:
             return
         matrix = torch.tensor(results["confusion_matrix"])
-        log_figure(
-            trainer,
+        pl_module.log_figure(
             f"{split}/confusion_matrix",
             lambda: plots.confusion_figure(matrix, pl_module.class_names),
             pl_module.weights_step if trainer.testing else None,
@@ -67,26 +63,10 @@ class ConfidentMistakesPlot(Callback):
 
     def __init__(self, count: PositiveInt = 24) -> None:
         self.count = count
-        self._collect = CollectPredictions()
 
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: Any,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keeps the predictions, if the model returns logits."""
-        if isinstance(outputs, Tensor) and hasattr(batch, "indices"):
-            self._collect.on_test_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws the mistakes of all processes."""
-        self._collect.on_test_epoch_end(trainer, pl_module)
-        predictions = self._collect.predictions
-        self._collect.predictions = None
+    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Draws the mistakes of all processes, if the model's steps return logits."""
+        predictions = pl_module.predictions
         if predictions is None:
             return
         surest = predictions.confident(correct=False, count=self.count)
@@ -94,18 +74,16 @@ class ConfidentMistakesPlot(Callback):
             return
 
         def draw() -> Any:
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]
-            names = pl_module.class_names
             images = []
             titles = []
             for at in surest:
-                images.append(data.splits["test"].image(int(predictions.indices[at])))
-                guess = label_names(predictions.predicted[at].tolist(), names)
-                label = label_names(predictions.labels[at].tolist(), names)
+                images.append(predictions.images.image(int(predictions.indices[at])))
+                guess = pl_module.label_names(predictions.predicted[at])
+                label = pl_module.label_names(predictions.labels[at])
                 titles.append(f"{guess} {float(predictions.confidence[at]):.0%}\nis {label}")
             return plots.image_grid(images, titles)
 
-        log_figure(trainer, "test/confident_mistakes", draw, pl_module.weights_step)
+        pl_module.log_figure("test/confident_mistakes", draw, pl_module.weights_step)
 
 
 class PlotFiles(Callback):

@@ -50,20 +50,22 @@ Examples:
     >>> [round(number, 4) for number in uniform(0, 1, torch.tensor([5, 9]), 1000)[:, 0].tolist()]
     [0.2593, 0.126]
 
-    A classifier is a LightningModule; its callbacks draw for every logger and collect predictions:
+    A classifier is a LightningModule; callbacks draw for all its loggers:
 
     >>> from lightning.pytorch import Callback, LightningModule
-    >>> issubclass(ClassifierModule, LightningModule), issubclass(CollectPredictions, Callback)
-    (True, True)
+    >>> issubclass(ClassifierModule, LightningModule)
+    True
     >>> class Drawing(Callback):
-    ...     def on_train_epoch_end(self, trainer, pl_module):
-    ...         if is_logged(trainer):
-    ...             log_figure(trainer, "train/drawing", lambda: pl_module.draw())
+    ...     def on_train_batch_end(self, trainer, pl_module, *args):
+    ...         if pl_module.is_logging:
+    ...             pl_module.log_figure("train/drawing", lambda: pl_module.draw())
 
     A command is a subclass that says what people change:
 
     >>> class Fit(FitCommand):
     ...     defaults = {"trainer.max_epochs": 4}
+    >>> [type(callback).__name__ for callback in CallbackOptions().build(Path(), "val/f1", "max")]
+    ['StopOnNonFinite', 'LastCheckpoint', 'BestCheckpoint']
     >>> class Evaluate(EvaluateCommand):
     ...     description = "Measures a checkpoint."
     >>> class Predict(PredictCommand):  # ExportCommand and ReportCommand are alike
@@ -75,19 +77,21 @@ Examples:
     ...     def show_survey(self, layout, survey):
     ...         self.say(f"{layout}: {survey['images']} images")
 
-    A checkpoint opens its data again, for predictions in Python:
+    A checkpoint opens its model and its data, for predictions in Python:
 
-    >>> data = open_data(checkpoint["about"])  # doctest: +SKIP
-    >>> predictions = predict(model, ["photo.jpg"])  # doctest: +SKIP
-    >>> label_names([1.0, 0.0, 1.0], ["red", "green", "blue"])
-    'red blue'
+    >>> model = ClassifierModule.load_from_checkpoint("best.ckpt")  # doctest: +SKIP
+    >>> model.predict_files(["photo.jpg"])[0].label  # doctest: +SKIP
+    'daisy'
+    >>> data = ImageDataModule.load_from_checkpoint("best.ckpt")  # doctest: +SKIP
+    >>> Predictions.of_split(model, data, "val").correct.double().mean()  # doctest: +SKIP
+    tensor(0.9213, dtype=torch.float64)
 
     A mistake that a person makes is one line:
 
     >>> require(len(data.class_names) > 2, "--data.classes", 2, "at least 3")
     Traceback (most recent call last):
     UserError: --data.classes must be at least 3, got 2
-    >>> for read in (read_checkpoint, read_weights, read_metrics):
+    >>> for read in (read_checkpoint, read_weights):
     ...     try:
     ...         read("absent")
     ...     except UserError as error:
@@ -102,12 +106,9 @@ if TYPE_CHECKING:
     from .commands.command import ExportCommand as ExportCommand
     from .commands.command import PredictCommand as PredictCommand
     from .commands.command import ReportCommand as ReportCommand
-    from .commands.data import open_data as open_data
     from .commands.evaluate import EvaluateCommand as EvaluateCommand
+    from .commands.fit import CallbackOptions as CallbackOptions
     from .commands.fit import FitCommand as FitCommand
-    from .commands.labels import label_names as label_names
-    from .commands.labels import predict as predict
-    from .commands.predictions import CollectPredictions as CollectPredictions
     from .errors import UserError as UserError
     from .errors import require as require
     from .loading.batch import ArrayDataset as ArrayDataset
@@ -122,12 +123,10 @@ if TYPE_CHECKING:
     from .run.checkpoint import read_checkpoint as read_checkpoint
     from .run.checkpoint import read_weights as read_weights
     from .run.files import fetch_file as fetch_file
-    from .run.folder import read_metrics as read_metrics
-    from .run.loggers import is_logged as is_logged
-    from .run.loggers import log_figure as log_figure
     from .run.progress import note as note
     from .run.settings import import_network as import_network
     from .training.module import ClassifierModule as ClassifierModule
+    from .training.predictions import Predictions as Predictions
 
 __version__ = "0.2.0"
 
@@ -136,14 +135,11 @@ _MODULES = {
     "ExportCommand": "commands.command",
     "PredictCommand": "commands.command",
     "ReportCommand": "commands.command",
-    "open_data": "commands.data",
     "EvaluateCommand": "commands.evaluate",
+    "CallbackOptions": "commands.fit",
     "FitCommand": "commands.fit",
-    "label_names": "commands.labels",
-    "predict": "commands.labels",
     "UserError": "errors",
     "require": "errors",
-    "CollectPredictions": "commands.predictions",
     "ArrayDataset": "loading.batch",
     "ImageBatch": "loading.batch",
     "ImageDataModule": "loading.data_module",
@@ -156,12 +152,10 @@ _MODULES = {
     "read_checkpoint": "run.checkpoint",
     "read_weights": "run.checkpoint",
     "fetch_file": "run.files",
-    "is_logged": "run.loggers",
-    "log_figure": "run.loggers",
     "note": "run.progress",
     "import_network": "run.settings",
-    "read_metrics": "run.folder",
     "ClassifierModule": "training.module",
+    "Predictions": "training.predictions",
 }
 
 

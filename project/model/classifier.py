@@ -209,11 +209,6 @@ class ImageClassifier(ClassifierModule):
         return logits.softmax(1)
 
     @property
-    def attributes(self) -> dict[str, dict[str, int]]:
-        """Returns the classes of each exclusive attribute, by position; by default none."""
-        return {}
-
-    @property
     def network_head(self) -> Any:
         """The network's last layer, which maps features to logits: linear, or a 1x1 convolution."""
         (layer,) = head(self.network, len(self.class_names)).values()

@@ -18,7 +18,6 @@ from torchvision.models.vision_transformer import VisionTransformer
 from project.analysis.evaluation import evaluate_split
 from project.analysis.gradcam import grad_cam
 from project.data import FolderDataModule
-from project.engine import predict
 from project.engine.errors import UserError
 from project.engine.preprocessing import Fit, Preprocessing
 from project.model import ImageClassifier
@@ -72,7 +71,7 @@ def test_predictions_are_those_of_torchvisions_transforms(fit: Fit, tmp_path):
     for number, path in enumerate(paths):
         draw_image(number / 5, seed=number, size=(50 + 9 * number, 61)).save(path)
     expected = by_torchvision(model, paths)[1].softmax(1)
-    for prediction, row in zip(predict(model, paths, batch_size=2), expected, strict=True):
+    for prediction, row in zip(model.predict_files(paths, batch_size=2), expected, strict=True):
         assert list(prediction.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-4)
         assert prediction.label == model.class_names[int(row.argmax())]
         assert prediction.probability == max(prediction.probabilities.values())
@@ -81,8 +80,8 @@ def test_predictions_are_those_of_torchvisions_transforms(fit: Fit, tmp_path):
 def test_a_file_that_is_no_image_is_named(tmp_path):
     (tmp_path / "notes.jpg").write_text("no image")
     with pytest.raises(UserError, match=r"notes\.jpg"):
-        predict(classifier(), [tmp_path / "notes.jpg"])
-    assert predict(classifier(), []) == []
+        classifier().predict_files([tmp_path / "notes.jpg"])
+    assert classifier().predict_files([]) == []
 
 
 class Upside(FolderDataModule):
@@ -139,7 +138,7 @@ def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_
     assert found.logits.isnan().any(1).tolist() == [index == 3 for index in range(8)]
     assert (int(found.labels[3]), found.metrics["total"]) == (-1, 7)
     del files[3]
-    for index, prediction in zip(files, predict(model, [*files.values()]), strict=True):
+    for index, prediction in zip(files, model.predict_files([*files.values()]), strict=True):
         assert model.class_names[found.predicted[index]] == prediction.label
         assert float(found.confidence[index]) == pytest.approx(prediction.probability, abs=1e-6)
 

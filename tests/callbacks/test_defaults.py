@@ -30,8 +30,9 @@ from project.callbacks import (
     MetricsCSV,
     ProgressLines,
 )
-from project.engine import log_figure
+from project.engine.run.loggers import add_figure
 from project.engine.training.last_checkpoint import LastCheckpoint
+from project.engine.training.predictions import CollectPredictions
 from project.fit import FitCLI
 from project.model import CosineWithWarmup
 from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
@@ -61,7 +62,8 @@ def test_each_can_be_switched_off_alone():
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     run: Any = small(*(f"--callbacks.{name}=false" for name in NAMES)).trainer
     assert kinds([one for one in run.callbacks if type(one).__module__.startswith("project.")]) == {
-        "Bookkeeping"
+        "Bookkeeping",
+        "CollectPredictions",
     }
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
     assert not (RUN / "plots").exists()
@@ -86,38 +88,37 @@ def test_options_of_one_reach_it_and_the_runs_config(workplace):
     assert "FirstBatchPlot" not in kinds(run.callbacks)
 
 
-def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):
-    place, figures, far = "project.callbacks.figures", list[Any](), 2**24 + 1  # no float32 holds it
-    monkeypatch.setattr(f"{place}.log_figure", lambda *args: figures.append(args[2]()))
+def test_a_mistake_has_the_models_own_confidence_and_any_index():
+    figures, far = list[Any](), 2**24 + 1  # no float32 holds it
     half = torch.full((2, 2), 0.5)
     model: Any = SimpleNamespace(
         class_names=["a", "b"], weights_step=0, probabilities=lambda logits: logits / 8 + half
     )
     model.predicted = lambda probabilities, split: probabilities.argmax(1)
+    model.label_names = lambda label: model.class_names[label]
+    model.log_figure = lambda tag, draw, step: figures.append(draw())
     images = SimpleNamespace(
         image=lambda index: torch.full((3, 8, 8), index - far, dtype=torch.uint8)
     )
     trainer: Any = SimpleNamespace(world_size=1, testing=True, is_global_zero=True)
-    trainer.datamodule = SimpleNamespace(splits={"test": images})
+    trainer.datamodule = SimpleNamespace(splits={"test": images}, test_split="test")
     batch = SimpleNamespace(indices=torch.tensor([far, far + 1]), labels=torch.tensor([1, 1]))
-    callback = ConfidentMistakesPlot(4)
-    callback.on_test_batch_end(trainer, model, torch.tensor([[2.0, -2], [-2, 2]]), batch, 0)
-    callback.on_test_epoch_end(trainer, model)
+    collect = CollectPredictions()
+    collect.on_test_batch_end(trainer, model, torch.tensor([[2.0, -2], [-2, 2]]), batch, 0)
+    collect.on_test_epoch_end(trainer, model)
+    ConfidentMistakesPlot(4).on_test_end(trainer, model)
     (axes,) = [axes for axes in figures[0].axes if axes.get_title()]
     assert axes.get_title() == "a 75%\nis b"
     assert np.asarray(axes.images[0].get_array()).max() == 0
 
 
-def test_the_confusion_matrix_is_drawn_in_ten_epochs_at_most(monkeypatch):
+def test_the_confusion_matrix_is_drawn_in_ten_epochs_at_most():
     drawn: list[int] = []
-    monkeypatch.setattr(
-        "project.callbacks.figures.log_figure",
-        lambda trainer, *_: drawn.append(trainer.current_epoch),
-    )
     model = SimpleNamespace(
         results={"val": {"confusion_matrix": [[1, 0], [0, 1]]}},
         class_names=["a", "b"],
         has_one_class=True,
+        log_figure=lambda *_: drawn.append(trainer.current_epoch),
     )
     trainer: Any = SimpleNamespace(
         state=SimpleNamespace(fn="fit"), testing=False, sanity_checking=False
@@ -293,14 +294,14 @@ def test_figures_reach_every_logger_that_takes_images():
     run: Any = SimpleNamespace(
         loggers=[*boards, CSVLogger("x")], is_global_zero=True, global_step=8
     )
-    log_figure(run, "a/b", draw := Mock(return_value="figure"))
+    add_figure(run, "a/b", draw := Mock(return_value="figure"))
     draw.assert_called_once_with()
     tensorboard, wandb, mlflow = boards
     tensorboard.experiment.add_figure.assert_called_once_with("a/b", "figure", global_step=7)
     wandb.log_image.assert_called_once_with("a/b", ["figure"], 7)
     mlflow.experiment.log_figure.assert_called_once_with(mlflow.run_id, "figure", "a/b/7.png")
     run.loggers = [CSVLogger("x")]
-    log_figure(run, "a/b", draw)
+    add_figure(run, "a/b", draw)
     draw.assert_called_once_with()
 
 

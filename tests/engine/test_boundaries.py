@@ -89,11 +89,7 @@ def test_the_engine_imports_nothing_of_yours_and_does_not_name_the_package(path)
 
 
 DEEPER = """
-analysis/evaluation.py commands.predictions loading.batch
-callbacks/defaults.py training.best_checkpoint training.last_checkpoint training.non_finite
-cli.py cli.command
 model/classifier.py preprocessing
-model/test_time.py upstream
 """  # what still goes around the door: each line is to go
 
 TESTS_OF_YOURS = """
@@ -182,7 +178,7 @@ def test_the_engine_names_no_class_example_or_page_of_yours():
 
 def test_each_name_of_the_door_is_documented_and_its_example_runs():
     names = {name: getattr(engine, name) for name in engine._MODULES}
-    assert len(names) <= 33  # the goal is 18
+    assert len(names) <= 28  # the goal is 18
     assert all(value.__doc__ for value in names.values())
     examples = doctest.DocTestParser().get_examples(engine.__doc__ or "")
     shown = " ".join(example.source for example in examples)

@@ -141,8 +141,8 @@ class ReportCommand(CheckpointCommand):
         output = OutputFile("--output", options.output, default=run / "report.html")
         metrics = read_metrics(run)
         output.require_writable()
+        from ..loading.remembered import open_data
         from ..run.checkpoint import ABOUT, read_checkpoint
-        from .data import open_data
 
         checkpoint = run / "checkpoints" / "best.ckpt"
         about = read_checkpoint(checkpoint)[ABOUT]

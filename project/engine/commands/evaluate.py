@@ -15,17 +15,21 @@ from ..cli.command_line import CommandLine
 from ..cli.entry import run_command
 from ..cli.parser import import_modules
 from ..errors import UserError
-from ..loading.batch import BatchDataset
 from ..loading.image_files import ImageFilesDataModule
+from ..loading.remembered import (
+    remembered_data,
+    require_datasets,
+    require_there,
+    was_trained_on,
+)
 from ..loading.scan import spelt
 from ..preprocessing import Preprocessing, bands_of
 from ..run.checkpoint import ABOUT, About, read_checkpoint
 from ..run.rows import Row, RowWriter
 from ..run.settings import plain_options
+from ..training.labels import LabelModule
+from ..training.predictions import Predictions
 from .command import OutputFile
-from .data import remembered_data, require_datasets, require_there, was_trained_on
-from .labels import label_names
-from .predictions import CollectPredictions, Predictions
 
 COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
 _AT_ONCE = 2**12
@@ -118,9 +122,6 @@ class EvaluateCommand(Command):
                 OutputFile("--output_predictions", each).require_writable()
         # of which the test has all images if all are measured
         measured = "val" if split == "val" else "test"
-        collect = CollectPredictions()
-        if each:
-            trainer.callbacks.append(collect)  # type: ignore[attr-defined]  # set by a connector
         measure = trainer.validate if split == "val" else trainer.test
         measure(model, datamodule=data, verbose=False)
         if measured not in model.results:
@@ -128,11 +129,13 @@ class EvaluateCommand(Command):
             raise UserError(f"nothing was measured; see {limit}, or the model's {measured}_step")
         if not trainer.is_global_zero:
             return
-        if collect.predictions is not None:
+        if each:
+            if model.predictions is None:
+                kind = type(model).__name__
+                raise UserError(f"--output_predictions needs a {kind} whose steps return logits")
             file = OutputFile("--output_predictions", each)
             with file.replaced() as target, RowWriter.open(target, COLUMNS) as writer:
-                images = data.splits[split]
-                for rows in rows_of(collect.predictions, images, model.class_names):
+                for rows in rows_of(model.predictions, model):
                     writer.write(rows)
             self.say(f"  each image's prediction is in {each}\n")
         kind = type(data)
@@ -193,11 +196,10 @@ def _described(preprocessing: Preprocessing) -> dict[str, Any]:
     }
 
 
-def rows_of(
-    predictions: Predictions, dataset: BatchDataset, class_names: Sequence[str]
-) -> Iterator[list[Row]]:
+def rows_of(predictions: Predictions, model: LabelModule) -> Iterator[list[Row]]:
     """Makes a row for each image of a split, in blocks."""
-    files = getattr(dataset, "files", None)
+    images = predictions.images
+    files = getattr(images, "files", None)
     fields = (
         predictions.indices,
         predictions.labels,
@@ -208,14 +210,12 @@ def rows_of(
     )
     for block in zip(*(torch.split(field, _AT_ONCE) for field in fields), strict=True):
         rows: list[Row] = []
-        images = zip(*(part.tolist() for part in block), strict=True)
-        for index, target, label, confidence, known, correct in images:
-            error = None if known else "has no label, or cannot be read as an image"
-            cells = [None, None, error, None, None]
+        for index, label, predicted, confidence, known, correct in zip(*block, strict=True):
+            cells = [None, None, "has no label, or cannot be read as an image", None, None]
             if known:
-                names = (label_names(found, class_names) for found in (label, target))
-                predicted, true = names
-                cells = [predicted, confidence, error, true, correct]
-            path = spelt(str(files[index])) if files is not None else dataset.name(index)
+                names = (model.label_names(predicted), model.label_names(label))
+                cells = [names[0], float(confidence), None, names[1], bool(correct)]
+            at = int(index)
+            path = images.name(at) if files is None else spelt(str(files[at]))
             rows.append(dict(zip(COLUMNS, [path, *cells], strict=True)))
         yield rows

@@ -3,10 +3,11 @@
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, Protocol
+from typing import Any, ClassVar, Literal, NoReturn
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
@@ -34,13 +35,44 @@ from ..training.best_checkpoint import (
     evaluate_best,
 )
 from ..training.last_checkpoint import CURVES, LastCheckpoint
+from ..training.non_finite import StopOnNonFinite
+
+Switch = tuple[Callback | bool, Callable[[], Callback]]
+"""A callback, or true to build it."""
 
 
-class CallbackOptions(Protocol):
-    """Options that switch the callbacks of every run on and off."""
+@dataclass
+class CallbackOptions:
+    """The callbacks of every run; a subclass adds its own, and returns them by ``switches``.
+
+    Args:
+        last_checkpoint: Keeps ``last.ckpt``, to resume from, and saves when it is stopped.
+        best_checkpoint: Keeps ``best.ckpt``, chosen by ``--monitor``; without it, that is the end
+            of training.
+        stop_on_non_finite: Stops before a loss or gradient that is not finite reaches the weights.
+    """
+
+    last_checkpoint: LastCheckpoint | bool = True
+    best_checkpoint: bool = True
+    stop_on_non_finite: StopOnNonFinite | bool = True
+
+    def switches(self) -> list[Switch]:
+        """Returns further callbacks, each with its option: true, false or built already."""
+        return []
 
     def build(self, checkpoints: Path, monitor: str, mode: str) -> list[Callback]:
         """Builds the callbacks; ``best.ckpt``, in that folder, is chosen by the monitor."""
+        switches: list[Switch] = [
+            (self.stop_on_non_finite, StopOnNonFinite),  # before those that write
+            (self.last_checkpoint, LastCheckpoint),
+            *self.switches(),
+            (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),
+        ]
+        return [
+            option if isinstance(option, Callback) else build()
+            for option, build in switches
+            if option
+        ]
 
 
 class FitCommand(Command):
@@ -49,7 +81,7 @@ class FitCommand(Command):
     A subclass defines what people change: the defaults, the callbacks, and the table at the end.
     """
 
-    callback_options: ClassVar[type[CallbackOptions]]
+    callback_options: ClassVar[type[CallbackOptions]] = CallbackOptions
     first_callbacks: ClassVar[tuple[type[Callback], ...]] = ()
     """Callbacks that write at the start of a batch or an epoch, before others log anything there."""
 

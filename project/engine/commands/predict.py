@@ -23,9 +23,8 @@ from ..preprocessing import bands_of
 from ..run.checkpoint import ABOUT, read_checkpoint
 from ..run.progress import note, progress_bar
 from ..run.rows import Row, RowWriter, resume_rows
+from ..training.predictions import QUIET
 from .command import OutputFile
-from .labels import choices, has_any_labels, label_names, ranked
-from .predictions import QUIET
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 
@@ -140,9 +139,9 @@ class Labeller(LightningModule):
 def cells(model: Any, options: Namespace, probabilities: Tensor) -> dict[str, list[Any]]:
     """Returns what rows say of images, by column; of no images, the names of these columns."""
     names, columns = model.class_names, dict[str, list[Any]]()
-    orders = ranked(model, probabilities)
+    orders = model.ranked(probabilities)
     for attribute, order in orders.items():
-        values = {position: value for value, position in choices(model)[attribute].items()}
+        values = {position: value for value, position in model.choices()[attribute].items()}
         best = order[:, : options.top_k]
         places = zip(best.T.tolist(), probabilities.gather(1, best).T.tolist(), strict=True)
         for place, (positions, shares) in enumerate(places, 1):
@@ -157,10 +156,9 @@ def cells(model: Any, options: Namespace, probabilities: Tensor) -> dict[str, li
         sizes = (probabilities >= options.threshold).sum(1)
         sets = zip(orders[""].tolist(), sizes.tolist(), strict=True)
         columns["labels"] = [[names[position] for position in order[:size]] for order, size in sets]
-    elif has_any_labels(model):
-        decided = model.predicted(probabilities).tolist()
-        columns["labels"] = [label_names(label, names) for label in decided]
-    if options.probabilities or has_any_labels(model):
+    elif model.has_any_labels:
+        columns["labels"] = [model.label_names(label) for label in model.predicted(probabilities)]
+    if options.probabilities or model.has_any_labels:
         for name, shares in zip(names, probabilities.T.tolist(), strict=True):
             columns[f"probability_{name}"] = shares
     return columns
@@ -168,7 +166,7 @@ def cells(model: Any, options: Namespace, probabilities: Tensor) -> dict[str, li
 
 def _require_usable(options: Namespace, model: Any) -> None:
     """Refuses options that do not suit the model."""
-    classes = min(map(len, choices(model).values()))
+    classes = min(map(len, model.choices().values()))
     most = f"at most {classes}, the number of classes"
     require(options.top_k <= classes, "--top_k", options.top_k, most)
     if options.flips and model.test_time_augmentation is None:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
@@ -16,7 +16,7 @@ from ..errors import UserError, require
 from ..hardware import usable_cores
 from ..preprocessing import Preprocessing, as_colour
 from ..randomness import Purpose, derived_seed, seed_generators
-from ..run.checkpoint import require_same_classes
+from ..run.checkpoint import ABOUT, read_checkpoint, require_same_classes
 from ..run.files import fetch_archive
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..upstream import position_of
@@ -127,6 +127,23 @@ class ImageDataModule(LightningDataModule, ABC):
     def fetch_archive(self, url: str, md5: str, folder: str | Path) -> None:
         """Makes a folder from the one of the same name in a .tgz archive, unless it is there."""
         fetch_archive(url, md5, Path(folder))
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # a file could name what is imported
+        cls, checkpoint_path: str | Path, **kwargs: Any
+    ) -> Self:
+        """Builds the data module that a checkpoint was trained with.
+
+        Args:
+            checkpoint_path: The checkpoint, whose data module must be imported.
+            kwargs: Options that differ from those of training, as the ``root`` of moved images.
+
+        Raises:
+            UserError: The class is not imported, or its images are not there.
+        """
+        from .remembered import open_data
+
+        return cast(Self, open_data(read_checkpoint(checkpoint_path)[ABOUT], **kwargs))
 
     def test_on(self, split: str) -> None:
         """Lets a test measure another split from here on, such as ``val``."""

@@ -92,7 +92,7 @@ def is_logged(trainer: Trainer) -> bool:
     return trainer.global_step % every == 0 or trainer.should_stop
 
 
-def log_figure(
+def add_figure(
     trainer: Trainer, tag: str, draw: Callable[[], "Figure"], step: int | None = None
 ) -> None:
     """Draws a figure for the loggers that take images: TensorBoard's, W&B's and MLflow's.

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback
 from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from ..errors import NonFiniteError, UserError
-from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, describe_run, sizes_of
 from ..run.progress import note
 from ..run.settings import plain_options
 from .best_checkpoint import selection
 from .bookkeeping import Bookkeeping, require_supported
+from .labels import LabelModule
 from .opening import load_weights, opened
+from .predictions import CollectPredictions, Predictions
 
 Split = Literal["train", "val", "test"]
 
@@ -50,7 +51,7 @@ class PlainBatch(NamedTuple):
     labels: Tensor
 
 
-class ClassifierModule(LightningModule):
+class ClassifierModule(LabelModule):
     """A LightningModule with exact metrics, safe checkpoints, and runs that resume exactly.
 
     A subclass's constructor sets the attributes up to ``compile_network`` and calls
@@ -58,14 +59,14 @@ class ClassifierModule(LightningModule):
     ``on_load_checkpoint`` calls these.
 
     Attributes:
-        class_names: The classes in the order of their labels.
-        preprocessing: Size, crop and normalisation of images.
         arch: The network's name.
         arch_args: Further arguments of the network.
         network: The network.
         criterion: The training loss.
         compile_network: If true, the network is compiled for training.
         results: The newest metrics of ``val`` and ``test``, as plain data.
+        predictions: Those of the newest evaluation outside ``fit``, and of its test, in the first
+            process; None if its steps do not return logits.
         thresholds: The probability above which an image has each class, chosen in validation if it
             may have several.
         coverage: Thresholds of prediction sets by percent.
@@ -76,15 +77,11 @@ class ClassifierModule(LightningModule):
         settings: Name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, to read.
     """
 
-    has_one_class: ClassVar[bool] = True
-    """True if each image has one class; otherwise any number: labels (N, classes) of 0 and 1."""
     train_metric_names: ClassVar = ["loss", "accuracy"]
     """The metrics that training computes, too."""
     not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
     """Arguments that a checkpoint leaves out: classes, and files that may be gone."""
 
-    class_names: list[str]
-    preprocessing: Preprocessing
     arch: str
     arch_args: dict[str, object] | None
     network: nn.Module
@@ -94,6 +91,7 @@ class ClassifierModule(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.results: dict[str, dict[str, Any]] = {}
+        self.predictions: Predictions | None = None
         self.thresholds: dict[str, float] | None = None
         self.coverage: dict[int, float] = {}
         self.validated_step: int | None = None
@@ -228,12 +226,15 @@ class ClassifierModule(LightningModule):
         return results
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
-        """Adds the callback that logs metrics and resumes runs."""
+        """Adds the callbacks that log metrics, resume runs and collect predictions."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         if self.trainer.training:
             require_supported(callbacks)
         added = [part for part in callbacks if isinstance(part, Bookkeeping)]
-        return [] if any(part.model is self for part in added) else [Bookkeeping(self)]
+        if any(part.model is self for part in added):
+            return []
+        collects = any(isinstance(part, CollectPredictions) for part in callbacks)
+        return [Bookkeeping(self)] if collects else [Bookkeeping(self), CollectPredictions()]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the model's options, the checkpoint's description, and open counts."""

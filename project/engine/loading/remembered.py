@@ -1,0 +1,99 @@
+"""The data that a checkpoint was trained on: the file chooses nothing that is imported or written."""
+
+from collections.abc import Collection, Mapping
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError, printable
+from ..run.checkpoint import About
+from ..run.settings import imported_class, plain_options
+from .data_module import ImageDataModule
+from .image_files import ImageFilesDataModule
+from .paths import ClassFiles
+from .splits import SPLITS
+
+
+def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]]:
+    """Finds the data module that a checkpoint was trained with, and options for any machine."""
+    data = about["data"]
+    if data is None:
+        raise UserError(
+            "the checkpoint does not say what data it was trained on; name it with --data"
+        )
+    name = printable(data.get("class_path"))
+    data_class = imported_class(name, ImageDataModule)
+    if data_class is None:
+        raise UserError(
+            f"the checkpoint was trained on {name}, which is no data module that is imported here;"
+            " give --import with the module that defines it, or in Python import it first"
+        )
+    options = plain_options(data["init_args"], data_class)
+    # a file decides neither what is written nor how many processes start
+    options = {
+        name: value for name, value in options.items() if name not in ("cache", "num_workers")
+    }
+    return data_class, options
+
+
+def require_datasets(about: About, given: Collection[str]) -> None:
+    """Requires the datasets that a checkpoint was trained with, if these were classes or functions.
+
+    A checkpoint chooses nothing that is imported. Without them, the split would be cut from the
+    training images.
+    """
+    options = about["data"]["init_args"] if about["data"] is not None else {}
+    for split in SPLITS:
+        if split not in given and isinstance(name := options.get(split), str):
+            raise UserError(
+                f"the checkpoint was trained with the dataset {printable(name)} as {split}, but may"
+                f" not choose what is imported; evaluate takes it by --data.{split} and its"
+                f" options, load_from_checkpoint in Python by {split}="
+            )
+
+
+def open_data(about: About, **changes: Any) -> ImageDataModule:
+    """Builds the data module that a checkpoint was trained with, but for the changes."""
+    data_class, options = remembered_data(about)
+    require_datasets(about, changes)
+    try:
+        data = data_class(**options | changes)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"{data_class.__name__} does not accept the checkpoint's options: {error}"
+        ) from error
+    if "root" not in changes:
+        require_there(data, options)
+    return data
+
+
+def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
+    """Returns True if any of these images were trained on, by whatever path; None if unknown."""
+    try:
+        data_class, options = remembered_data(about)
+        if not issubclass(data_class, ImageFilesDataModule):
+            return False
+        trained = _identities({"train": data_class(**options).files()["train"]})
+    except (UserError, TypeError, ValueError):
+        return None
+    return data.images_root.is_dir() and not trained.isdisjoint(_identities(data.files()))
+
+
+def _identities(splits: Mapping[str, ClassFiles]) -> set[tuple[int, int]]:
+    """Returns the device and inode of each file that is there."""
+    files = (file for classes in splits.values() for files in classes.values() for file in files)
+    facts = [file.stat() for file in files if file.exists()]
+    return {(fact.st_dev, fact.st_ino) for fact in facts}
+
+
+def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:
+    """Refuses to download to a folder that only a checkpoint names, except to the default."""
+    root = options.get("root")
+    folder = getattr(data, "images_root", None)
+    if root is None or root != data.hparams.get("root") or folder is None or Path(folder).is_dir():
+        return
+    if root != signature(type(data)).parameters["root"].default:
+        raise UserError(
+            f"the checkpoint was trained on the images in '{folder}', which are not there; say where"
+            " they are, or shall be, with --data.root"
+        )
