@@ -88,7 +88,7 @@ class Bookkeeping(Callback):
             run = {
                 "arch": model.arch,
                 "arch_args": model.arch_args,
-                "data": settings_of(data, getattr(data, "hparams", {})),
+                "data": settings_of(data, data.hparams) if data else None,
                 "max_epochs": trainer.max_epochs,
                 "precision": trainer.precision,
             }
