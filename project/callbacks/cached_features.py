@@ -42,7 +42,6 @@ class CachedFeatures(Callback):
             raise UserError(
                 "CachedFeatures needs --model.freeze backbone: else features change in training"
             )
-        data.serve_features({"train": None, "val": None})  # test is measured once, as it is
 
     @torch.no_grad()
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -50,7 +49,7 @@ class CachedFeatures(Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         pl_module.eval()
         features = {}
-        for split in ("train", "val"):
+        for split in ("train", "val"):  # test is measured once, as it is
             note(f"computing the features of {len(data.splits[split]):,} {split} images, once")
             features[split] = _compute(pl_module, data.whole_split(split))
         pl_module.train()

@@ -268,7 +268,7 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
         mean, std = self.mean or [0.5, 0.5, 0.5], self.std or [0.25, 0.25, 0.25]
         return {"resize": self.image_size, "crop": self.image_size, "mean": mean, "std": std}
 
-    def expected_sizes(self) -> dict[str, int]:
+    def split_sizes(self) -> dict[str, int]:
         """The sizes that were asked for."""
         return self.sizes
 

@@ -73,7 +73,7 @@ def test_processes_behind_the_first_find_classes_without_looking_for_files(
         module(file) if kind == "CSV" else FolderDataModule(str(tmp_path)) for _ in range(2)
     )
     assert first.class_names == ["B", "a", "Ä b"]
-    assert sum(first.expected_sizes().values()) == 36
+    assert sum(first.split_sizes().values()) == 36
     monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(other, "_split", None)
     for folder in classes:
@@ -81,7 +81,7 @@ def test_processes_behind_the_first_find_classes_without_looking_for_files(
         if kind != "CSV":
             (place / folder).mkdir()
     assert other.class_names == first.class_names
-    assert other.expected_sizes() == {}
+    assert other.split_sizes() == {}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])

@@ -58,22 +58,18 @@ def test_given_splits_are_taken_as_they_are_and_others_cut_from_the_training_ima
     assert not cut or {name.split("/")[1] for name in splits[cut]} == set(CLASSES)
 
 
-def test_workers_change_nothing_and_load_a_whole_split_in_order_where_training_asks_for_indices_alone(
-    tmp_path,
-):
+def test_workers_change_nothing_and_load_a_whole_split_in_order(tmp_path):
     root = write_folder(tmp_path, CLASSES)
     data, alone = (attached(module(root, num_workers=count), epoch=3) for count in (2, 0))
     for split, left in {"train": len(data.splits["train"]) % 4, "val": 0}.items():
         found, expected = (epoch_of(getattr(one, f"{split}_dataloader")()) for one in (data, alone))
         assert len(found[1]) == len(data.splits[split]) - left > 0
         assert all(map(torch.equal, found, expected))
-    data.serve_features({"train": None})
     loader = data.whole_split("train")
     assert loader.num_workers == 2
     expected = data.splits["train"].__getitems__(list(range(len(data.splits["train"]))))
     for found, field in zip(epoch_of(loader), expected, strict=True):
         assert torch.equal(found, field)
-    assert data.train_dataloader().num_workers == 0
 
 
 def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):

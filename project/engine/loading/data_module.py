@@ -1,16 +1,16 @@
 """The base of data modules: the same batches on any number of devices, exact resuming."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, SequentialSampler
 
 from ..errors import UserError, require
 from ..hardware import usable_cores
@@ -84,30 +84,26 @@ class ImageDataModule(LightningDataModule, ABC):
         super().__init__()
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
         self.hparams.update({name: _plain(value) for name, value in self.hparams.items()})
-        self.batch_size, self.class_balance, self.split_seed, self.seed = (
-            batch_size,
-            class_balance,
-            split_seed,
-            seed,
-        )
+        self.batch_size = batch_size
+        self.class_balance = class_balance
+        self.split_seed = split_seed
+        self.seed = seed
         self.mean = [*map(float, mean or ())]
         self.std = [*map(float, std or ())]
         for option, values in {"--data.mean": self.mean, "--data.std": self.std}.items():
             expected = f"{self.channels} numbers, one for each channel"
             require(len(values) in (0, self.channels), option, values, expected)
         require(0 not in self.std, "--data.std", self.std, "above 0")
-        self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
-        self.train_transforms, self.batch_transforms = (
-            list(train_transforms or []),
-            list(batch_transforms or []),
-        )
+        self.num_workers = num_workers
+        self.prefetch_factor = prefetch_factor
+        self.train_transforms = [*(train_transforms or ())]
+        self.batch_transforms = [*(batch_transforms or ())]
         if device_cache and (self.train_transforms or not self.in_memory):
             raise UserError(
                 "--data.device_cache needs images in memory, and no --data.train_transforms"
             )
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
-        self._features: Mapping[str, Tensor | None] = {}
         self._on_device: dict[str, Tensor] = {}
 
     @property
@@ -165,27 +161,13 @@ class ImageDataModule(LightningDataModule, ABC):
         """The options by which training sees an image otherwise than evaluation does."""
         return [f"--data.{option}" for option in _TRANSFORMS if getattr(self, option)]
 
-    def expected_sizes(self) -> Mapping[str, int]:
-        """Returns the sizes of the splits that are known before images are loaded."""
-        return {}
-
-    def split_sizes(self) -> Mapping[str, int]:
+    def split_sizes(self) -> dict[str, int]:
         """Returns the number of images of each split; before loading, an upper bound if known."""
-        return (
-            {split: len(data) for split, data in self.splits.items()}
-            if self.splits
-            else self.expected_sizes()
-        )
+        return {split: len(data) for split, data in self.splits.items()}
 
     def class_counts(self) -> list[int]:
         """The number of training images of each class; known after ``setup``."""
-        labels = self.splits["train"].labels
-        if labels.dim() > 1:
-            raise UserError(
-                "weighting or balancing classes needs images of one class each, but these may have"
-                " several"
-            )
-        return labels.bincount(minlength=len(self.class_names)).tolist()
+        return self.splits["train"].labels.bincount(minlength=len(self.class_names)).tolist()
 
     def stratified_split(
         self, labels: Sequence[int], fractions: Mapping[str, float]
@@ -206,11 +188,9 @@ class ImageDataModule(LightningDataModule, ABC):
     @property
     def world(self) -> tuple[int, int]:
         """The number of processes, and the rank of this one."""
-        return (
-            (self.trainer.world_size, self.trainer.global_rank)
-            if self.trainer is not None
-            else (1, 0)
-        )
+        if self.trainer is None:
+            return 1, 0
+        return self.trainer.world_size, self.trainer.global_rank
 
     @property
     def split_in_use(self) -> str:
@@ -219,18 +199,12 @@ class ImageDataModule(LightningDataModule, ABC):
             return "train"
         return self.test_split if self.trainer.testing or self.trainer.predicting else "val"
 
-    @property
-    def _devices(self) -> int:
-        """The number of devices of this machine that train."""
-        return self.trainer.num_devices if self.trainer is not None else 1
-
     def _position(self) -> tuple[int, int]:
         """The epoch that training is in, and the number of its batches that are done."""
         return (0, 0) if self.trainer is None else position_of(self.trainer)
 
     def setup(self, stage: str) -> None:
-        """Opens the datasets once; every stage serves images, until :meth:`serve_features`."""
-        self.serve_features({})
+        """Opens the datasets once."""
         if not self.splits:
             self.splits = once_a_machine(self.load, self.trainer) if self.in_memory else self.load()
         if stage == "fit":
@@ -238,25 +212,22 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def require_usable(self, world_size: int) -> None:
         """Checks the batch size against the numbers of devices and of training images."""
-        option, size = (
-            ("--data.batch_size", self.batch_size),
-            self.split_sizes().get("train", self.batch_size),
-        )
-        require(self.batch_size <= size, *option, f"at most {size}, the number of training images")
+        size = self.split_sizes().get("train", self.batch_size)
+        wanted = f"at most {size}, the number of training images"
+        require(self.batch_size <= size, "--data.batch_size", self.batch_size, wanted)
         divisible = self.batch_size // world_size * world_size or world_size
         wanted = f"a multiple of {world_size}, the number of devices, such as {divisible}"
-        require(self.batch_size % world_size == 0, *option, wanted)
+        whole = self.batch_size % world_size == 0
+        require(whole, "--data.batch_size", self.batch_size, wanted)
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in the order of seed and epoch; to overfit, in one order."""
-        train, draw = self.splits["train"], None
-        overfits = (
-            self.trainer is not None and cast(Any, self.trainer).overfit_batches > 0
-        )  # set by a connector
+        train = self.splits["train"]
+        overfits = getattr(self.trainer, "overfit_batches", 0) > 0
+        draw = None
         if self.class_balance > 0:
-            draw = partial(
-                weighted_draw, train.labels.cpu(), self.batch_size, self.class_balance, self.seed
-            )
+            labels = train.labels.cpu()
+            draw = partial(weighted_draw, labels, self.batch_size, self.class_balance, self.seed)
         sampler = TrainingSampler(
             len(train), self.batch_size, self.seed, self._position, *self.world, overfits, draw
         )
@@ -277,16 +248,13 @@ class ImageDataModule(LightningDataModule, ABC):
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:
         """Loads a split once, in the order of its indices and without augmentation."""
         dataset = self.splits[split]
-        return self._loader(
-            dataset, SequentialSampler(range(len(dataset))), self._image_workers(split)
-        )
+        return self._loader(dataset, SequentialSampler(dataset), self.workers(split))
 
-    def serve_features(self, features: Mapping[str, Tensor | None]) -> None:
-        """Serves features of some splits in place of their images, up to the next ``setup``.
-
-        Each is float (images, features), on the device; None serves labels and indices alone.
-        """
-        self._features = features
+    def serve_features(self, features: Mapping[str, Tensor]) -> None:
+        """Serves features, (images, features), in place of the images of some splits."""
+        for split, values in features.items():
+            labels = self.splits[split].labels
+            self.splits = {**self.splits, split: ArrayDataset(values.cpu(), labels, split)}
 
     def _evaluation_loader(self, split: str, in_order: bool = False) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
@@ -294,14 +262,19 @@ class ImageDataModule(LightningDataModule, ABC):
         if size < processes:
             raise UserError(
                 f"the {split} set has fewer images, {size}, than there are processes, {processes};"
-                " use"
-                f" --trainer.devices {size}"
+                f" use --trainer.devices {size}"
             )
         order = torch.arange(size) if in_order else shuffled(size, self.split_seed, 0)
         return self._seeded_loader(split, EvaluationSampler(order, *self.world))
 
-    def _seeded_loader(self, split: str, sampler: Sampler[Any]) -> LazyDataLoader:
-        loader = self._loader(self._served(split), sampler, self.workers(split))
+    def _seeded_loader(self, split: str, sampler: Iterable[object]) -> LazyDataLoader:
+        dataset = self.splits[split]
+        if self.device_cache:
+            nothing = torch.empty(len(dataset), 0, dtype=torch.uint8)
+            dataset = ArrayDataset(nothing, dataset.labels, split)
+        if split == "train" and self.train_transforms:
+            dataset = TransformedDataset(dataset, self.train_transforms, self.seed)
+        loader = self._loader(dataset, sampler, self.workers(split))
         loader.before_batch = self._seed_batch
         return loader
 
@@ -313,31 +286,16 @@ class ImageDataModule(LightningDataModule, ABC):
         ``on_before_batch_transfer``, which may draw.
         """
         if self.trainer is not None:
-            training = self.trainer.training
-            place = (
-                (Purpose.STEP, self.seed, *self._position())
-                if training
-                else (Purpose.EVALUATION, self.seed, number)
-            )
+            place: tuple[int, ...] = (Purpose.EVALUATION, self.seed, number)
+            if self.trainer.training:
+                place = (Purpose.STEP, self.seed, *self._position())
             seed_generators(derived_seed(*place, self.world[1]), self.trainer.strategy.root_device)
 
-    def _served(self, split: str) -> Any:
-        """The dataset as the loader sees it."""
-        dataset = self.splits[split]
-        if self.device_cache or split in self._features:
-            return ArrayDataset(torch.empty(len(dataset), 0, dtype=torch.uint8), dataset.labels, "")
-        transforms = self.train_transforms if split == "train" else []
-        return TransformedDataset(dataset, transforms, self.seed) if transforms else dataset
-
-    def _loader(self, dataset: Any, sampler: Sampler[Any], workers: int) -> LazyDataLoader:
-        batch_size = max(1, self.batch_size // self.world[0])
+    def _loader(self, dataset: object, sampler: Iterable[object], workers: int) -> LazyDataLoader:
+        size = max(1, self.batch_size // self.world[0])
+        pinned = self.pins_memory()
         return image_loader(
-            dataset,
-            batch_size,
-            workers,
-            self.prefetch_factor,
-            sampler=sampler,
-            pin_memory=self.pins_memory(),
+            dataset, size, workers, self.prefetch_factor, sampler=sampler, pin_memory=pinned
         )
 
     def pins_memory(self) -> bool:
@@ -346,27 +304,21 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def workers(self, split: str = "train") -> int:
         """The number of processes that load images for this device."""
-        return 0 if split in self._features else self._image_workers(split)
-
-    def _image_workers(self, split: str) -> int:
-        at_hand = self.in_memory and not (split == "train" and self.train_transforms)
-        if self.num_workers is not None or at_hand:
+        is_in_memory = self.in_memory or isinstance(self.splits[split], ArrayDataset)
+        is_ready = is_in_memory and not (split == "train" and self.train_transforms)
+        if self.num_workers is not None or is_ready:
             return self.num_workers or 0
-        return min(8, max(1, usable_cores() // self._devices - 1))
+        devices = self.trainer.num_devices if self.trainer is not None else 1
+        return min(8, max(1, usable_cores() // devices - 1))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Augments a training batch."""
-        split = self.split_in_use
         if not isinstance(batch, ImageBatch):  # such as a model's example_input_array
             return batch
-        if split in self._features:
-            features = self._features[split]
-            if features is not None:
-                batch = batch._replace(images=features[batch.indices % len(features)])
-            return batch
         if self.device_cache:
-            batch = batch._replace(images=self._cached(split, batch.indices))
-        if self.trainer is not None and self.trainer.training:
+            batch = batch._replace(images=self._cached(self.split_in_use, batch.indices))
+        has_pixels = batch.images.dim() == 4  # no features
+        if self.trainer is not None and self.trainer.training and has_pixels:
             return self.transform_batch(self.augment(batch, self.trainer.current_epoch))
         return batch
 
@@ -374,9 +326,8 @@ class ImageDataModule(LightningDataModule, ABC):
         """Images of a split that is on the device as a whole, from its first batch on."""
         dataset = self.splits[split]
         if split not in self._on_device:
-            self._on_device[split] = dataset.__getitems__([*range(len(dataset))]).images.to(
-                indices.device
-            )
+            images = dataset.__getitems__([*range(len(dataset))]).images
+            self._on_device[split] = images.to(indices.device)
         return self._on_device[split][indices % len(dataset)]
 
     def transform_batch(self, batch: ImageBatch) -> ImageBatch:

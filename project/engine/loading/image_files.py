@@ -199,10 +199,11 @@ class ImageFilesDataModule(ResizedDataModule):
             splits |= self.cut(splits["train"], listing.root, splits)
         return {split: ClassFiles(splits[split]) for split in ("all", *SPLITS) if split in splits}
 
-    def expected_sizes(self) -> dict[str, int]:
-        """The number of files in each split, once they are there and listed."""
-        if not (self._files or first_of_machine()) or not self.images_root.is_dir():
-            return {}
+    def split_sizes(self) -> dict[str, int]:
+        """The number of images in each split, or of files once they are there and listed."""
+        is_known = self._files or (first_of_machine() and self.images_root.is_dir())
+        if self.splits or not is_known:
+            return super().split_sizes()
         return {split: len(classes.paths) for split, classes in self.files().items()}
 
     def cut(
@@ -286,7 +287,7 @@ class ImageFilesDataModule(ResizedDataModule):
         """Returns the files of each split without broken ones, which are an error or skipped."""
         if not broken:
             return self.files()
-        count = sum(self.expected_sizes().values())
+        count = sum(self.split_sizes().values())
         text = f"{len(broken):,} of {count:,} files cannot be read as images"
         examples = few(dict(sorted(broken.items())))
         if not self.skip_bad:

@@ -89,7 +89,7 @@ class MapDatasetModule(ResizedDataModule):
             )
         return self._datasets
 
-    def expected_sizes(self) -> dict[str, int]:
+    def split_sizes(self) -> dict[str, int]:
         """The number of samples in each split."""
         return {split: len(positions) for split, positions in self.positions().items()}
 

@@ -8,6 +8,7 @@ from itertools import accumulate
 from unicodedata import normalize
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import UserError, printable
 from .scan import spelt
@@ -23,20 +24,15 @@ def stratified_split(
     ``fractions`` are the shares of the splits that are cut off ``train``, in (0, 1). Returns the
     positions of each split's samples, ascending.
     """
-    members: dict[int, list[int]] = defaultdict(list)
+    members = defaultdict[int, list[int]](list)
     for position, label in enumerate(labels):
         members[label].append(position)
-    splits: dict[str, list[int]] = {"train": [], **{split: [] for split in fractions}}
+    splits: dict[str, list[int]] = {split: [] for split in ("train", *fractions)}
     for label, positions in members.items():
-        _require_enough(len(positions), fractions, class_names[label])
-        positions = sorted(positions, key=lambda position: _digest(seed, str(position), 16))
-        for place, (split, fraction) in enumerate(fractions.items()):
-            # every split gets at least one, those still to come and ``train`` too
-            most = len(positions) - (len(fractions) - place)
-            count = min(max(1, round(fraction * len(members[label]))), most)
-            splits[split] += positions[:count]
-            positions = positions[count:]
-        splits["train"] += positions
+        positions.sort(key=lambda position: _digest(seed, str(position), 16))
+        ranks = (np.arange(len(positions)) + 0.5) / len(positions)
+        for split, part in _cut(ranks, fractions, class_names[label]).items():
+            splits[split] += positions[part]
     return {split: sorted(positions) for split, positions in splits.items()}
 
 
@@ -55,15 +51,26 @@ def hashed_split(
     no file of the class moves.
     """
     ranks = (np.fromiter((_rank(seed, name) for name in names), np.float64) - start) % 1.0
-    _require_enough(len(ranks), fractions, class_name)
     order = ranks.argsort(kind="stable")
+    parts = _cut(ranks[order], fractions, class_name)
+    return {split: np.sort(order[part]).tolist() for split, part in parts.items()}
+
+
+def _cut(
+    ranks: NDArray[np.float64], fractions: Mapping[str, float], class_name: str
+) -> dict[str, slice]:
+    """Cuts ascending ranks in [0, 1) into a range for each split, none of which is empty."""
+    if len(ranks) <= len(fractions):
+        raise UserError(
+            f"class '{class_name}' has {len(ranks)} images or groups, too few for the"
+            f" {len(fractions) + 1} splits {', '.join(['train', *fractions])}; add images or remove"
+            " the class"
+        )
     ends = [0]
     for place, limit in enumerate(accumulate(fractions.values())):
-        below = int(np.searchsorted(ranks, limit, sorter=order))
-        most = len(order) - (len(fractions) - place)
-        ends.append(min(max(below, ends[-1] + 1), most))
-    ranges = zip([*fractions, "train"], ends, [*ends[1:], len(order)], strict=True)
-    return {split: np.sort(order[start:end]).tolist() for split, start, end in ranges}
+        most = len(ranks) - (len(fractions) - place)
+        ends.append(min(max(int(ranks.searchsorted(limit)), ends[-1] + 1), most))
+    return dict(zip([*fractions, "train"], map(slice, ends, [*ends[1:], len(ranks)]), strict=True))
 
 
 def cut_classes(
@@ -138,11 +145,3 @@ def _rank(seed: int, name: str) -> float:
 def _digest(seed: int, name: str, size: int) -> bytes:
     """Hashes a name in Unicode's composed form, as file systems spell names in different ways."""
     return blake2b(f"{seed}/{normalize('NFC', name)}".encode(), digest_size=size).digest()
-
-
-def _require_enough(count: int, fractions: Mapping[str, float], class_name: str) -> None:
-    if count <= len(fractions):
-        raise UserError(
-            f"class '{class_name}' has {count} images or groups, too few for the {len(fractions) + 1}"
-            f" splits {', '.join(['train', *fractions])}; add images or remove the class"
-        )

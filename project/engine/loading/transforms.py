@@ -7,10 +7,10 @@ depends on what was drawn before.
 
 import re
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import LocalError
@@ -33,46 +33,33 @@ class TransformedDataset:
     """
 
     def __init__(self, dataset: BatchDataset, transforms: Sequence[Transform], seed: int) -> None:
-        self.dataset, self.transforms, self.seed = dataset, transforms, seed
+        self.dataset = dataset
+        self.transforms = transforms
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitems__(self, keys: Keys) -> ImageBatch:
-        batch, (epoch, _) = self.dataset.__getitems__(keys), split_keys(keys)
+        batch = self.dataset.__getitems__(keys)
+        epoch, _ = split_keys(keys)
         images = []
         with restored_generators():
             for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
                 seed_generators(derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index))
-                images.append(self._transformed(image, image.dtype, len(image)))
-        if len({image.shape for image in images}) > 1:
+                images.append(
+                    reduce(lambda image, transform: transform(image), self.transforms, image)
+                )
+        stacked = torch.stack(images)
+        kind, expected = (f"{x.dtype} with {x.shape[1]} channels" for x in (stacked, batch.images))
+        if kind != expected:
             raise LocalError(
-                "--data.train_transforms return images of different sizes; add a resize to them"
+                f"--data.train_transforms must return {expected}, got {kind}; the model normalises"
+                " on the device"
             )
         last = batch.images.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if last else torch.contiguous_format
-        return batch._replace(images=torch.stack(images).contiguous(memory_format=layout))
-
-    def _transformed(self, image: Tensor, dtype: torch.dtype, channels: int) -> Tensor:
-        for transform in self.transforms:
-            image = transform(image)
-            if (
-                not isinstance(image, Tensor)
-                or image.dtype != dtype
-                or image.dim() != 3
-                or len(image) != channels
-            ):
-                kind = (
-                    f"{image.dtype} {tuple(image.shape)}"
-                    if isinstance(image, Tensor)
-                    else type(image).__name__
-                )
-                raise LocalError(
-                    f"--data.train_transforms: {describe(transform)} must return an image,"
-                    f" {str(dtype)[6:]}"
-                    f" ({channels}, height, width), got {kind}; the model normalises on the device"
-                )
-        return image
+        return batch._replace(images=stacked.contiguous(memory_format=layout))
 
 
 def transform_batch(
@@ -86,24 +73,13 @@ def transform_batch(
     labels.
     """
     images = batch.images.float()
-    labels = (
-        batch.labels if batch.labels.dim() == 2 else F.one_hot(batch.labels, num_classes)
-    ).float()
-    shape, devices = labels.shape, [images.device] if images.device.type == "cuda" else []
+    labels = batch.labels if batch.labels.dim() == 2 else F.one_hot(batch.labels, num_classes)
+    labels = labels.float()
+    devices = [images.device] if images.device.type == "cuda" else []
     with restored_generators(), torch.random.fork_rng(devices):
         seed_generators(seed, images.device)
         for transform in transforms:
-            output = transform(images, labels)
-            if not (
-                isinstance(output, tuple | list) and len(output) == 2 and output[1].shape == shape
-            ):
-                raise LocalError(
-                    f"--data.batch_transforms: {describe(transform)} must return images on the"
-                    " 0-255 scale, and labels,"
-                    f" {tuple(shape)}, as it is given"
-                )
-            images, labels = output
+            images, labels = transform(images, labels)
     dtype = batch.images.dtype
-    return batch._replace(
-        images=images.round().clamp(0, torch.iinfo(dtype).max).to(dtype), labels=labels
-    )
+    rounded = images.round().clamp(0, torch.iinfo(dtype).max).to(dtype)
+    return batch._replace(images=rounded, labels=labels)

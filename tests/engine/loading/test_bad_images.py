@@ -154,7 +154,7 @@ def skip(folder):
     assert data.class_names == ["a", "b"]
     if rank == 1:
         data._split = data._check = None
-        assert data.expected_sizes() == {}
+        assert data.split_sizes() == {}
     (one := trainer(2, max_epochs=2)).fit(classifier(), datamodule=data)
     images: Any = NoiseDataModule()
     images.trainer = one
