@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
-from project.engine import UserError, note
+from project.engine import ArrayDataset, ImageDataModule, UserError, note
 from project.model.networks import head
 from project.model.test_time import exact_logits
 
@@ -14,8 +14,7 @@ from project.model.test_time import exact_logits
 class CachedFeatures(Callback):
     """Computes each training and validation image's features once: an epoch then takes a second.
 
-    The data module serves them in place of images, from the memory of the model's device, 4 bytes
-    each. Needs ``--model.freeze backbone`` and images that no augmentation changes.
+    The data module serves them in place of images, from memory, 4 bytes a number. Needs ``--model.freeze backbone`` and images that no augmentation changes.
     """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
@@ -23,7 +22,7 @@ class CachedFeatures(Callback):
         if stage != "fit":
             return
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        if trainer.world_size > 1 or not hasattr(data, "serve_features"):
+        if trainer.world_size > 1 or not isinstance(data, ImageDataModule):
             raise UserError(
                 "CachedFeatures needs one of our data modules and one device;"
                 " add --trainer.devices 1"
@@ -42,18 +41,32 @@ class CachedFeatures(Callback):
             raise UserError(
                 "CachedFeatures needs --model.freeze backbone: else features change in training"
             )
+        self._images = data.splits
+        # loaders may be built before the features are known; test is measured once, as it is
+        nothing = torch.empty(0)
+        features = {
+            split: ArrayDataset(nothing, data.splits[split].labels, split)
+            for split in ("train", "val")
+        }
+        data.splits = {**data.splits, **features}
 
     @torch.no_grad()
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Computes the features, with a checkpoint's weights if a run is resumed."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         pl_module.eval()
-        features = {}
-        for split in ("train", "val"):  # test is measured once, as it is
+        served = data.splits
+        data.splits = self._images
+        for split in ("train", "val"):
             note(f"computing the features of {len(data.splits[split]):,} {split} images, once")
-            features[split] = _compute(pl_module, data.whole_split(split))
+            served[split].images = _compute(pl_module, data.whole_split(split)).cpu()
+        data.splits = served
         pl_module.train()
-        data.serve_features(features)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Serves images again."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        data.splits = self._images
 
 
 def _compute(model: Any, batches: Any) -> Tensor:

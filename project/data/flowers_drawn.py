@@ -270,7 +270,7 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
 
     def split_sizes(self) -> dict[str, int]:
         """The sizes that were asked for."""
-        return self.sizes
+        return super().split_sizes() or self.sizes
 
     def load(self) -> dict[str, ArrayDataset]:
         """Draws all images; the classes take turns, so every split is balanced."""

@@ -250,12 +250,6 @@ class ImageDataModule(LightningDataModule, ABC):
         dataset = self.splits[split]
         return self._loader(dataset, SequentialSampler(dataset), self.workers(split))
 
-    def serve_features(self, features: Mapping[str, Tensor]) -> None:
-        """Serves features, (images, features), in place of the images of some splits."""
-        for split, values in features.items():
-            labels = self.splits[split].labels
-            self.splits = {**self.splits, split: ArrayDataset(values.cpu(), labels, split)}
-
     def _evaluation_loader(self, split: str, in_order: bool = False) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
         size, processes = len(self.splits[split]), self.world[0]
