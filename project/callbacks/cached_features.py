@@ -14,7 +14,8 @@ from project.model.test_time import exact_logits
 class CachedFeatures(Callback):
     """Computes each training and validation image's features once: an epoch then takes a second.
 
-    The data module serves them in place of images, from memory, 4 bytes a number. Needs ``--model.freeze backbone`` and images that no augmentation changes.
+    The data module serves them in place of images, from memory, 4 bytes a number. Needs
+    ``--model.freeze backbone`` and images that no augmentation changes.
     """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 from ..cli.trainer import ExactTrainer, built_trainer
 from ..errors import UserError, require
 from ..hardware import usable_cores
-from ..loading.files import PathBatch, path_loader
+from ..loading.batch import ImageBatch
+from ..loading.files import path_loader, why_unreadable
 from ..loading.scan import image_paths, listed_paths, spelt
 from ..preprocessing import bands_of
 from ..run.checkpoint import ABOUT, read_checkpoint
@@ -95,27 +96,32 @@ class Labeller(LightningModule):
         self.unreadable = sum(row["error"] is not None for row in earlier)
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """Loads this process's files in their order; each process has as many, the last of which may be None."""
+        """Loads this process's files in their order; each process has as many, the last of which may be empty."""
         paths = self.trainer.strategy.broadcast(self._paths)
         world_size = self.trainer.world_size
         # Lightning warns of an empty loader
         padding = -len(paths) % world_size if paths else world_size
-        dealt = [*paths, *[None] * padding][self.trainer.global_rank :: world_size]
+        self._dealt = [*paths, *[""] * padding][self.trainer.global_rank :: world_size]
         workers = self._options.num_workers
         if workers is None:
             workers = min(8, max(1, usable_cores() // self.trainer.num_devices - 1))
-        return path_loader(dealt, self.model.preprocessing, self._options.batch_size, workers)
+        options = self._options
+        return path_loader(self._dealt, self.model.preprocessing, options.batch_size, workers)
 
-    def predict_step(self, batch: PathBatch, batch_idx: int) -> list[Row]:
+    def predict_step(self, batch: ImageBatch, batch_idx: int) -> list[Row]:
         """Makes a row for each file."""
         probabilities = self.model.predict_step(batch.images, batch_idx).float()
         columns = cells(self.model, self._options, probabilities)
         finite = probabilities.isfinite().all(1).tolist()
         rows = list[Row]()
-        for at, (path, error) in enumerate(zip(batch.paths, batch.errors, strict=True)):
-            if path is None:
+        for at, label in enumerate(batch.labels.tolist()):
+            path = self._dealt[int(batch.indices[at])]
+            error = None
+            if not path:
                 continue
-            if error is None and not finite[at]:
+            if label < 0:
+                error = why_unreadable(path, self.model.preprocessing)
+            elif not finite[at]:
                 error = "the network's output is not finite"
             labels = {name: None if error else column[at] for name, column in columns.items()}
             rows.append({"path": spelt(path), **labels, "error": error})

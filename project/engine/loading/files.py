@@ -4,14 +4,13 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ..errors import UnreadableFileError, printable
 from ..preprocessing import Bands, Preprocessing, bands_of, empty_images
@@ -29,7 +28,7 @@ from .crops import (
 )
 from .decode import decode, open_image, read_bands, reason, upright_size
 from .paths import Paths
-from .workers import image_loader
+from .workers import LazyDataLoader, image_loader
 
 CROP_TRIES = 10
 """The number of regions drawn for an image, of which the first that fits is cropped."""
@@ -187,40 +186,18 @@ def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:
     return means.mean(0).tolist(), std.tolist()
 
 
-class PathBatch(NamedTuple):
-    """A batch of image files; a path of None is padding, an error of None means success."""
-
-    images: Tensor  # (N, channels, crop, crop), black where a file cannot be read
-    paths: list[str | None]
-    errors: list[str | None]
-
-
-class PathDataset:
-    """Image files, read without failing."""
-
-    def __init__(self, paths: Sequence[str | None], preprocessing: Preprocessing) -> None:
-        self._paths = paths
-        self._preprocessing = preprocessing
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitems__(self, indices: Sequence[int]) -> PathBatch:
-        images = empty_images(len(indices), self._preprocessing).zero_()
-        paths = [self._paths[index] for index in indices]
-        errors: list[str | None] = [None] * len(paths)
-        for position, path in enumerate(paths):
-            try:
-                if path is not None:
-                    images[position] = prepare(path, self._preprocessing)
-            except UnreadableFileError as error:
-                errors[position] = reason(error)
-        return PathBatch(images, paths, errors)
-
-
 def path_loader(
-    paths: Sequence[str | None], preprocessing: Preprocessing, batch_size: int, workers: int
-) -> DataLoader[PathBatch]:
-    """Loads files in their order."""
-    dataset = PathDataset(paths, preprocessing)
+    paths: Sequence[str], preprocessing: Preprocessing, batch_size: int, workers: int
+) -> LazyDataLoader:
+    """Loads files in their order; files that cannot be read are black and have the label -1."""
+    dataset = FileDataset(Paths.of(paths), torch.zeros(len(paths)), preprocessing, skip=True)
     return image_loader(dataset, batch_size, workers, 2, pin_memory=torch.cuda.is_available())
+
+
+def why_unreadable(path: str, preprocessing: Preprocessing) -> str:
+    """Reads a file that could not be read again; returns the reason."""
+    try:
+        prepare(path, preprocessing)
+    except UnreadableFileError as error:
+        return reason(error)
+    return "it has changed since"

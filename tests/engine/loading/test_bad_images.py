@@ -1,31 +1,20 @@
-"""What ``--data.on_bad_image`` does with files that break before and during training."""
+"""What ``on_bad_image`` does with files that break before and during training."""
 
 import errno
-import json
 import os
-import sys
-import tempfile
 from pathlib import Path
-from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 import torch
 
-from project.data import FolderDataModule
 from project.engine.errors import LocalError, UnreadableFileError, UserError
-from project.engine.loading import check
-from tests.conftest import cases, make_folder
-from tests.data.stubs import NoiseDataModule, attached
-from tests.data.test_torch_dataset import joined
-from tests.distributed.job import classifier, trainer
-from tests.distributed.processes import forked, succeed
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
+from tests.engine.loading.stubs import Files, attached, by_index, cases, epoch_of
 
 
 def module(root, on_bad_image="skip", **options):
-    sizes = {"image_size": 16, "batch_size": 4, "num_workers": 0}
-    return FolderDataModule(str(root), on_bad_image=on_bad_image, **sizes | options)
+    return Files(root, on_bad_image=on_bad_image, **options)
 
 
 def served(data):
@@ -33,8 +22,7 @@ def served(data):
 
 
 def transferred(data, split="train"):
-    batches = getattr(data, f"{split}_dataloader")()
-    return joined([data.on_before_batch_transfer(batch, 0) for batch in batches])
+    return by_index(epoch_of(data, split))
 
 
 @pytest.fixture
@@ -133,68 +121,6 @@ def test_a_training_batch_without_a_readable_image_ends_the_run(root):
         UnreadableFileError, match=f"no image of a training batch of 4 can be read; is '{root}'"
     ):
         transferred(data)
-
-
-def skip(folder):
-    """Trains on image files that the first process alone can list and check, and of which it alone cannot read some.
-
-    Then opens images that lie in memory, which the first process alone can load.
-    """
-    rank, module_of_checks = int(os.environ["RANK"]), cast(Any, check)
-    whole = module_of_checks.check_image
-    tempfile.tempdir = str(folder / "temporary")
-
-    def look(file):
-        if rank == 0 and file.name.endswith("1.jpg"):
-            raise UnreadableFileError(f"'{file}' cannot be read as an image")
-        return whole(file)
-
-    module_of_checks.check_image = look
-    data: Any = module(folder / "images", val_fraction=0.3, test_fraction=0.3)
-    assert data.class_names == ["a", "b"]
-    if rank == 1:
-        data._split = data._check = None
-        assert data.split_sizes() == {}
-    (one := trainer(2, max_epochs=2)).fit(classifier(), datamodule=data)
-    images: Any = NoiseDataModule()
-    images.trainer = one
-    if rank == 1:
-        images.load = None
-    images.setup("validate")
-    files = {split: [str(file) for file in dataset.files] for split, dataset in data.splits.items()}
-    address = data._files["train"].paths.text.data_ptr()
-    maps = mapped_file(address), mapped_file(images.splits["val"].images.data_ptr())
-    (folder / f"{rank}.json").write_text(
-        json.dumps([files, int(images.splits["val"].images.sum()), maps])
-    )
-
-
-def mapped_file(address):
-    """The file that this process's memory shows at an address, as Linux names it."""
-    for line in Path("/proc/self/maps").read_text().splitlines() if sys.platform == "linux" else []:
-        span, *_, name = line.split(maxsplit=5)
-        first, end = (int(number, 16) for number in span.split("-"))
-        if first <= address < end:
-            return name
-    return None
-
-
-def test_all_processes_see_the_list_and_the_images_of_the_first_without_files_that_it_cannot_read(
-    tmp_path,
-):
-    """If each decided for itself, their data sets would differ in length, and the run would wait for ever."""
-    root = make_folder(tmp_path / "images", {"a": 20, "b": 20})
-    (tmp_path / "temporary").mkdir()
-    succeed(forked(2, skip, tmp_path), tmp_path, timeout=100)
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    assert first == second
-    names = {file for files in first[0].values() for file in files}
-    assert first[1] == int(NoiseDataModule().load()["val"].images.sum())
-    assert names == {str(file) for file in root.rglob("*.jpg") if not file.name.endswith("1.jpg")}
-    assert not list((tmp_path / "temporary").glob("images-*"))
-    for mapped in first[2] if sys.platform == "linux" else ():
-        assert mapped == f"{tmp_path}/temporary/{Path(mapped).name}"
-        assert mapped.endswith(" (deleted)")
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])

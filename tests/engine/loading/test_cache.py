@@ -2,29 +2,27 @@
 
 import os
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.cache import open_cache
 from project.engine.loading.check import check_files
 from project.engine.loading.paths import Paths
-from tests.conftest import draw_image, make_folder
-from tests.data.stubs import attached
+from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.stubs import Files, attached
 
 
 @pytest.fixture
 def start(tmp_path):
     """Opens a split as a run does."""
-    make_folder(tmp_path / "images", {"blue": 12, "red": 12})
+    write_folder(tmp_path / "images", {"blue": 12, "red": 12})
 
     def splits(split: str = "train", **options):
-        options = {"image_size": 16, "num_workers": 0, "cache": str(tmp_path / "cache")} | options
-        data = FolderDataModule(str(tmp_path / "images"), **options)
+        options = {"cache": str(tmp_path / "cache")} | options
+        data = Files(tmp_path / "images", **options)
         data.setup("validate")
         return data.splits[split]
 
@@ -55,13 +53,8 @@ def test_a_second_epoch_and_a_second_run_need_no_file_and_the_room_is_taken_befo
 
 def test_processes_that_fill_a_file_at_once_read_what_one_alone_does(start, tmp_path):
     def loader(folder):
-        options: Any = {
-            "image_size": 16,
-            "batch_size": 4,
-            "num_workers": 1,
-            "cache": str(tmp_path / folder),
-        }
-        return attached(FolderDataModule(str(tmp_path / "images"), **options)).train_dataloader()
+        data = Files(tmp_path / "images", num_workers=1, cache=str(tmp_path / folder))
+        return attached(data).train_dataloader()
 
     alone = [batch.images for batch in loader("one")]
     for first, second, expected in zip(loader("two"), loader("two"), alone, strict=True):
@@ -73,7 +66,7 @@ def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
     def path(root, *names):
         for name in ("cat", "dog"):
             (root / name).mkdir(parents=True, exist_ok=True)
-            draw_image(0, 0).save(root / name / "1.bmp")
+            noise(9, 9).save(root / name / "1.bmp")
             os.utime(root / name / "1.bmp", (9, 9))
         _, rows = check_files(Paths.of(names, root), root)
         return open_cache(tmp_path / "cache", rows, np.full((2, 2), 4), "").path

@@ -11,14 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from project.data import FolderDataModule
 from project.engine.errors import UnreadableFileError
 from project.engine.loading import check
 from project.engine.loading.check import check_files
 from project.engine.loading.decode import check_image
 from project.engine.loading.paths import Paths
-from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, turned, write_folder
+from tests.engine.loading.stubs import Files, attached
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def test_a_broken_file_is_named_at_every_start_and_leaves_the_record_alone(root)
         with pytest.raises(
             UnreadableFileError, match=r"1 of 12 files cannot be read as images: '.*image 3\.jpg'"
         ):
-            FolderDataModule(str(root)).prepare_data()
+            Files(root).prepare_data()
     assert (
         record().stat().st_mtime_ns,
         record().stat().st_ino,
@@ -146,13 +145,7 @@ def test_many_files_are_checked_by_processes_with_the_same_result(root, monkeypa
 def test_a_second_start_asks_the_disk_for_each_file_once_for_the_cache_too(
     root, tmp_path, looked_at
 ):
-    options: Any = {
-        "image_size": 16,
-        "num_workers": 0,
-        "batch_size": 4,
-        "cache": str(tmp_path / "cache"),
-    }
-    first, second = (FolderDataModule(str(root), **options) for _ in range(2))
+    first, second = (Files(root, cache=str(tmp_path / "cache")) for _ in range(2))
     attached(first)
     looked_at.clear()
     with patch.object(os, "stat", wraps=os.stat) as stat:
