@@ -97,18 +97,10 @@ cli/test_command.py project.data project.fit project.model tests.conftest
 cli/test_command.py tests.distributed.processes tests.small
 cli/test_command_line.py project.data project.evaluate project.fit project.model tests.conftest
 cli/test_messages.py project.evaluate tests.conftest tests.small
-loading/test_bad_images.py project.data tests.conftest tests.data.stubs
-loading/test_bad_images.py tests.data.test_torch_dataset tests.distributed.job
-loading/test_bad_images.py tests.distributed.processes
-loading/test_cache.py project.data tests.conftest tests.data.stubs
-loading/test_check.py project.data tests.data.stubs
 loading/test_crops.py project.data tests.analysis.test_prediction tests.conftest
 loading/test_decode.py tests.conftest
 loading/test_scan.py project.analysis.plots tests.data.stubs tests.data.test_folder
 loading/test_torch_dataset.py tests.conftest tests.data.stubs tests.data.test_torch_dataset
-loading/test_transforms.py project.data project.model project.model.losses tests.conftest
-loading/test_transforms.py tests.data.stubs tests.data.test_module tests.small tests.stress
-loading/test_workers.py tests.data.stubs tests.small
 run/test_checkpoint.py project.model project.model.networks tests.conftest tests.small
 run/test_checkpoint.py tests.stress
 run/test_files.py tests.conftest tests.small
