@@ -6,6 +6,7 @@ from project.data.csv_file import CSVDataModule
 from project.data.flowers import FlowersDataModule
 from project.data.flowers_drawn import SyntheticFlowersDataModule
 from project.data.folder import FolderDataModule
+from project.data.hugging_face import HuggingFaceDataModule
 from project.data.torch_dataset import TorchDatasetModule
 from project.engine import ArrayDataset, FileDataset, ImageDataModule, ResizedDataModule
 
@@ -17,6 +18,7 @@ __all__ = [
     "FileDataset",
     "FlowersDataModule",
     "FolderDataModule",
+    "HuggingFaceDataModule",
     "ImageDataModule",
     "ResizedDataModule",
     "SyntheticFlowersDataModule",

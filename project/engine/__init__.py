@@ -27,6 +27,10 @@ Examples:
     >>> {split: len(positions) for split, positions in pairs.positions().items()}
     {'train': 7, 'val': 1, 'test': 1}
 
+    A data set of Hugging Face is opened by its name or folder:
+
+    >>> rows = open_hugging_face("beans")  # doctest: +SKIP
+
     Images in files are decoded in loader workers; a subclass says which folder has the classes:
 
     >>> from pathlib import Path
@@ -115,6 +119,7 @@ if TYPE_CHECKING:
     from .loading.batch import ImageBatch as ImageBatch
     from .loading.data_module import ImageDataModule as ImageDataModule
     from .loading.files import FileDataset as FileDataset
+    from .loading.hugging_face import open_hugging_face as open_hugging_face
     from .loading.image_files import ImageFilesDataModule as ImageFilesDataModule
     from .loading.map_dataset import MapDatasetModule as MapDatasetModule
     from .loading.resized import ResizedDataModule as ResizedDataModule
@@ -144,6 +149,7 @@ _MODULES = {
     "ImageBatch": "loading.batch",
     "ImageDataModule": "loading.data_module",
     "FileDataset": "loading.files",
+    "open_hugging_face": "loading.hugging_face",
     "ImageFilesDataModule": "loading.image_files",
     "MapDatasetModule": "loading.map_dataset",
     "ResizedDataModule": "loading.resized",

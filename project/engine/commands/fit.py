@@ -262,7 +262,7 @@ class FitCommand(Command):
     def data_flags(self) -> list[str]:
         """Returns the options of the data that no checkpoint remembers: the classes of datasets, and theirs."""
         flags = []
-        for name in type(self.datamodule).not_remembered:
+        for name in self.datamodule.not_remembered:
             source = self.config.data.init_args.get(name)
             if source is None:
                 continue

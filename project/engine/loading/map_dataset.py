@@ -1,12 +1,10 @@
 """The workings of a data module of any map-style dataset, such as those of torchvision."""
 
-import traceback
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import torch
 from torch.utils.data import IterableDataset
@@ -14,18 +12,21 @@ from torch.utils.data import IterableDataset
 from ..errors import UserError
 from ..run.files import one_at_a_time
 from .batch import BatchDataset
+from .hugging_face import feature_datasets
 from .resized import ResizedDataModule
 from .splits import SPLITS, cut_classes
 from .torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
+
+Source = Callable[[], MapDataset] | MapDataset | Callable[..., object]
+"""A dataset, or what returns one; of Hugging Face also one for each split."""
 
 
 class MapDatasetModule(ResizedDataModule):
     """Any map-style dataset of (PIL image, uint8 tensor or file's bytes; label).
 
     Args:
-        train: The class of the dataset, with its own options behind it, as in
-            ``--data.train.root``; or a function that returns one. From Python, a dataset, too. It
-            is opened when the run starts.
+        train: The class of the dataset, or a function that returns it, with its own options behind
+            it, as in ``--data.train.root``. From Python, a dataset, too.
         val: The same for validation; by default a part of ``train``.
         test: The same for the test; by default a part of ``train``.
         class_names: The names of the classes in the order of the labels; by default those that
@@ -34,18 +35,22 @@ class MapDatasetModule(ResizedDataModule):
     """
 
     not_remembered = SPLITS
+    image_column: str | None = None
+    """The column of images in a data set of Hugging Face, if it is not the only one."""
+    label_column: str | None = None
+    """The column of classes, likewise."""
 
     def __init__(
         self,
-        train: Callable[[], MapDataset] | MapDataset,
-        val: Callable[[], MapDataset] | MapDataset | None = None,
-        test: Callable[[], MapDataset] | MapDataset | None = None,
+        train: Source,
+        val: Source | None = None,
+        test: Source | None = None,
         class_names: list[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        given = {"train": train, "val": val, "test": test}
-        self._given = {split: source for split, source in given.items() if source is not None}
+        sources = {"train": train, "val": val, "test": test}
+        self._sources = {split: source for split, source in sources.items() if source is not None}
         self._class_names = class_names
         self._datasets: dict[str, MapDataset] = {}
         self._positions: dict[str, list[int]] = {}
@@ -70,11 +75,18 @@ class MapDatasetModule(ResizedDataModule):
             dataset.image(0)
 
     def datasets(self) -> dict[str, MapDataset]:
-        """The datasets that were given, opened once."""
+        """The datasets of the splits that there are, opened once."""
         if not self._datasets:
-            opened = {
-                split: _opened(f"--data.{split}", source) for split, source in self._given.items()
-            }
+            opened: dict[str, MapDataset] = {}
+            for split, source in self._sources.items():
+                dataset = _opened(f"--data.{split}", source)
+                if hasattr(dataset, "column_names"):  # of Hugging Face
+                    parts, self.layout = feature_datasets(
+                        dataset, self.image_column, self.label_column
+                    )
+                    opened |= parts if split == "train" else {split: parts["train"]}
+                else:
+                    opened[split] = dataset
             expected = class_names_of(opened["train"])
             for split, dataset in opened.items():
                 names = getattr(dataset, "classes", None) and class_names_of(dataset)
@@ -84,9 +96,8 @@ class MapDatasetModule(ResizedDataModule):
                     )
             self._datasets = opened
             # for what a checkpoint says of itself; nothing is made of it
-            self.hparams.update(
-                {split: type(dataset).__qualname__ for split, dataset in opened.items()}
-            )
+            named = self._sources.keys() & {*self.not_remembered}
+            self.hparams.update({split: type(opened[split]).__qualname__ for split in named})
         return self._datasets
 
     def split_sizes(self) -> dict[str, int]:
@@ -100,19 +111,18 @@ class MapDatasetModule(ResizedDataModule):
         without loading images.
         """
         if not self._positions:
-            sizes = {split: len(dataset) for split, dataset in self.datasets().items()}
-            positions = {split: [*range(size)] for split, size in sizes.items()}
+            datasets = self.datasets()
+            positions = {split: [*range(len(dataset))] for split, dataset in datasets.items()}
             fractions = {
-                split: share for split, share in self.fractions.items() if split not in sizes
+                split: share for split, share in self.fractions.items() if split not in datasets
             }
-            members = self._members() if fractions else {}
-            names = {name: [*map(self.sample_name, places)] for name, places in members.items()}
-            for split, parts in (
-                cut_classes(names, fractions, self.split_seed).items() if fractions else ()
-            ):
-                positions[split] = sorted(
-                    members[name][place] for name, places in parts.items() for place in places
-                )
+            if fractions:
+                members = self._members()
+                names = {name: [*map(self.sample_name, places)] for name, places in members.items()}
+                for split, parts in cut_classes(names, fractions, self.split_seed).items():
+                    positions[split] = sorted(
+                        members[name][place] for name, places in parts.items() for place in places
+                    )
             self._positions = {split: positions[split] for split in SPLITS}
         return self._positions
 
@@ -144,9 +154,9 @@ class MapDatasetModule(ResizedDataModule):
             labels = labels_of(dataset)
             labels = labels[torch.tensor(positions)] if labels is not None else None
             # what is measured does not depend on the seed of the run
-            scale, seed = (
-                (self.crop_scale, self.seed) if split == "train" else (None, self.split_seed)
-            )
+            scale, seed = None, self.split_seed
+            if split == "train":
+                scale, seed = self.crop_scale, self.seed
             count = len(self.class_names)
             splits[split] = TorchDataset(
                 dataset, positions, labels, count, self.preprocessing, scale, seed
@@ -154,40 +164,21 @@ class MapDatasetModule(ResizedDataModule):
         return splits
 
 
-def _opened(option: str, source: Any) -> MapDataset:
+def _opened(option: str, source: Any) -> Any:
+    """Opens a dataset; one process at a time if it says that it downloads, and where to."""
     if callable(source) and not hasattr(source, "__getitem__"):
-        source = _called(option, source)
-    name = type(source).__name__
+        options = getattr(source, "keywords", {})  # of a partial, which the command line makes
+        waits = nullcontext()
+        if options.get("download") and options.get("root"):
+            waits = one_at_a_time(Path(options["root"]).expanduser().absolute())
+        with waits:
+            source = source()
     if isinstance(source, IterableDataset) or not hasattr(source, "__getitem__"):
         raise UserError(
-            f"{option}: {name} is not map-style: without an index, the samples of a step cannot be"
-            " the same on any number of"
-            " devices and after a restart; give a dataset with __getitem__ and __len__"
+            f"{option}: {type(source).__name__} is not map-style: without an index, the samples of a"
+            " step cannot be the same on any number of devices and after a restart; give a dataset"
+            " with __getitem__ and __len__"
         )
     if len(source) == 0:
-        raise UserError(f"{option}: {name} has no samples")
-    return source  # type: ignore[no-any-return]
-
-
-def _called(option: str, factory: Callable[[], Any]) -> Any:
-    """Opens a dataset; one process at a time where it says that it downloads, and where to."""
-    options = getattr(factory, "keywords", {})  # of a partial, which the command line makes
-    downloads = options.get("download") and options.get("root")
-    try:
-        with (
-            one_at_a_time(Path(options["root"]).expanduser().absolute())
-            if downloads
-            else nullcontext()
-        ):
-            return factory()
-    except URLError as error:
-        advice = "connect to the network, or put them where the dataset looks for them"
-        raise UserError(f"{option} cannot download its files ({error.reason}); {advice}") from error
-    except (OSError, RuntimeError) as error:
-        last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-        by_torchvision = str(last.f_globals.get("__name__")).startswith("torchvision.")
-        if not (
-            by_torchvision or isinstance(error, OSError)
-        ):  # of others' code the traceback says more
-            raise
-        raise UserError(f"{option}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{option}: {type(source).__name__} has no samples")
+    return source

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import chain, islice
@@ -15,8 +16,19 @@ from .decode import IMAGE_SUFFIXES
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 """The ends of the names of files that are surely tables."""
 
+_LABELS = ("label", "labels", "class", "target", "category")
 _SEPARATORS = ",;\t| "
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def key_of(name: str) -> str:
+    """Spells a column's name alike: ``Image ID``, ``image_id`` and ``imageId`` are one."""
+    return re.sub("[ _-]", "", name).lower()
+
+
+def likely_labels(names: Sequence[str]) -> Sequence[str]:
+    """Returns the columns of usual names for labels, or else all."""
+    return [name for name in names if key_of(name) in _LABELS] or names
 
 
 class Sheet(NamedTuple):

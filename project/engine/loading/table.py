@@ -16,14 +16,13 @@ from ..preprocessing import Bands
 from .layout import SPLIT_OF, FoundFiles, by_class, one_of_each_split, split_names, unlabelled
 from .paths import Paths, prefix_of
 from .scan import ImageScan, spelt
-from .sheet import Sheet, read_sheet
+from .sheet import Sheet, key_of, likely_labels, read_sheet
 from .splits import group_name
 
 _PATHS = (
     *("path", "filepath", "filepaths", "file", "filename"),
     *("image", "imagepath", "imagename", "imageid", "id"),
 )
-_LABELS = ("label", "labels", "class", "target", "category")
 _SPLITS = ("split", "valid", "isvalid")
 _IS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 
@@ -152,7 +151,7 @@ class Table:
 
     def _path_column(self, sheet: Sheet) -> str:
         """Returns the column of a usual name; of several, the one whose first file is there."""
-        usual = [name for name in sheet.columns if _key(name) in _PATHS]
+        usual = [name for name in sheet.columns if key_of(name) in _PATHS]
         if len(usual) > 1 and sheet.lines:
             there = [name for name in usual if self._find_path(sheet.columns[name][0], sheet)]
             usual = there or usual
@@ -167,18 +166,18 @@ class Table:
         usual = []
         for name in sheet.columns.keys() - {path}:
             splits = {SPLIT_OF.get(cell.strip().lower()) for cell in sheet.columns[name]}
-            if _key(name) in _SPLITS or (None not in splits and len(splits) > 1):
+            if key_of(name) in _SPLITS or (None not in splits and len(splits) > 1):
                 usual.append(name)
         return sheet.choose("split_column", None, usual) if usual else ""
 
     def _label_columns(self, sheet: Sheet, others: Sequence[str]) -> list[str]:
         """Returns the column of labels, or the columns of zeros and ones, one for each class."""
         name = self.columns.get("label_column")
-        usual = [other for other in others if _key(other) in _LABELS]
-        cells = {cell.strip().lower() for other in others for cell in sheet.columns[other]}
-        if name is None and not usual and len(others) > 1 and cells <= _IS.keys():
+        likely = likely_labels(others)
+        cells = {cell.strip().lower() for other in likely for cell in sheet.columns[other]}
+        if name is None and len(likely) == len(others) > 1 and cells <= _IS.keys():
             return [*others]
-        return [sheet.choose("label_column", name, usual or others)]
+        return [sheet.choose("label_column", name, likely)]
 
     def _labels(self, sheet: Sheet, columns: Sequence[str]) -> Sequence[str]:
         """Returns the label of each row."""
@@ -259,11 +258,6 @@ class Table:
         if not others:
             return ""
         return f"images without a class are left out: {len(others):,}, such as {min(others)}"
-
-
-def _key(name: str) -> str:
-    """Spells a column's name alike: ``Image ID``, ``image_id`` and ``imageId`` are one."""
-    return re.sub("[ _-]", "", name).lower()
 
 
 def _columns(names: Sequence[str]) -> str:
