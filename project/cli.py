@@ -3,7 +3,12 @@
 from typing import ClassVar
 
 from project.callbacks import ProgressLines
-from project.data import CSVDataModule, FolderDataModule, ImageDataModule
+from project.data import (
+    CSVDataModule,
+    FolderDataModule,
+    HuggingFaceDataModule,
+    ImageDataModule,
+)
 from project.model import ImageClassifier
 
 
@@ -11,7 +16,11 @@ class ProjectCLI:
     """What both commands share: this package's data modules and models."""
 
     data_class = ImageDataModule
-    path_classes: ClassVar = {"root": FolderDataModule, "file": CSVDataModule}
+    path_classes: ClassVar = {
+        "root": FolderDataModule,
+        "file": CSVDataModule,
+        "hf": HuggingFaceDataModule,
+    }
     progress_class = ProgressLines
     model: ImageClassifier
     datamodule: ImageDataModule

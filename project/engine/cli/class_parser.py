@@ -32,3 +32,10 @@ class ClassParser(CommandParser, LightningArgumentParser):
             if isinstance(action.default, torch.device):
                 action.default = str(action.default)
         return added
+
+    def add_function_arguments(
+        self, *args: Any, linked_targets: object = None, **kwargs: Any
+    ) -> list[str]:
+        """Leaves out an argument that jsonargparse passes, and takes for classes alone."""
+        added: list[str] = super().add_function_arguments(*args, **kwargs)
+        return added

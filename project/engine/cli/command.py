@@ -64,7 +64,7 @@ class Command(LightningCLI):
     defaults: Mapping[str, Any]
     """Defaults of other options."""
     path_classes: ClassVar[Mapping[str, type]]
-    """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file."""
+    """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file, ``hf`` of hf:NAME."""
     progress_class: type[Callback]
     """Reports progress if no terminal would show a bar."""
     callback_options: ClassVar[type | None] = None

@@ -54,7 +54,7 @@ class CommandLine:
                 classes[key] = read_yaml(value, option) if value.startswith("{") else value
             else:
                 flags.append(word)
-        return cls(words, [*configs, flat(classes)], flags)
+        return cls(words, [*configs, flat(classes)], _with_class_paths(flags))
 
     def values(self, option: str) -> list[str]:
         """Returns the values that flags give to an option, in order."""
@@ -107,6 +107,15 @@ def whole_words(args: Iterable[str]) -> list[str]:
     return words
 
 
+def _with_class_paths(flags: list[str]) -> list[str]:
+    """Names a function of the data that has arguments as jsonargparse names a class."""
+    options = [flag.partition("=")[0] for flag in flags if flag.startswith("--data.")]
+    owners = tuple(f"{option.rpartition('.')[0]}=" for option in options if option.count(".") > 1)
+    return [
+        flag.replace("=", ".class_path=", 1) if flag.startswith(owners) else flag for flag in flags
+    ]
+
+
 def full_name(option: str) -> str:
     """Returns an option's name in this module: without dashes, ``init_args`` and ``class_path``."""
     return option.removeprefix("--").removesuffix(".class_path").replace(".init_args.", ".")
@@ -129,7 +138,7 @@ def _drop_others(config: Options, key: str, cls: type) -> None:
 def _take_classes(
     config: Options, bases: Bases, path_classes: Mapping[str, type]
 ) -> dict[str, type]:
-    """Takes classes out of a config; a folder or file stands for the data module that reads it."""
+    """Takes classes out of a config; a folder, file or hf:NAME stands for its data module."""
     classes: dict[str, type] = {}
     for key, base in bases.items():
         name = config.get(key)
@@ -139,6 +148,9 @@ def _take_classes(
         if cls := find_class(base, name):
             classes[key] = cls
             del config[key]
+        elif key == "data" and name.startswith("hf:"):
+            classes[key] = path_classes["hf"]
+            config["data.root"] = config.pop(key).removeprefix("hf:")
         elif key == "data" and os.path.exists(path):
             argument = "root" if os.path.isdir(path) else "file"
             classes[key] = path_classes[argument]

@@ -1,0 +1,175 @@
+"""Data sets of Hugging Face, made on the spot: served as files are, and opened again by a checkpoint."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from project.data import FolderDataModule, HuggingFaceDataModule
+from project.engine.errors import UserError
+from project.engine.loading.hugging_face import FeatureDataset
+from project.engine.loading.remembered import require_there
+from project.fit import FitCLI
+from tests.conftest import cases, evaluate, fit
+from tests.data.stubs import attached
+from tests.data.test_torch_dataset import SMALL, TINY_MODEL
+from tests.engine.loading.image_files import noise, write_folder
+from tests.small import one_line
+
+datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+
+SIZES = {"train": 30, "validation": 6}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+
+def rows(count: int, label: Any = None, **columns: Any) -> Any:
+    features = {
+        "image": datasets.Image(),
+        "label": label or datasets.ClassLabel(names=["a", "b", "c"]),
+        **{name: datasets.ClassLabel(names=["x", "y"]) for name in columns},
+    }
+    values = {
+        "image": [noise(20, 18, seed=number) for number in range(count)],
+        "label": [number % 3 for number in range(count)],
+        **columns,
+    }
+    return datasets.Dataset.from_dict(values, features=datasets.Features(features))
+
+
+def save_rows(folder: Path) -> None:
+    rows(30).save_to_disk(folder)
+
+
+def save_splits(folder: Path) -> None:
+    parts = {"train": rows(30), "validation": rows(6), "extra": rows(3)}
+    datasets.DatasetDict(parts).save_to_disk(folder)
+
+
+def save_parquet(folder: Path) -> None:
+    folder.mkdir()
+    for split, count in SIZES.items():
+        rows(count).to_parquet(folder / f"{split}.parquet")
+
+
+def save_texts(folder: Path) -> None:
+    for split, count in SIZES.items():
+        (folder / split).mkdir(parents=True)
+        lines = []
+        for number in range(count):
+            noise(20, 18, seed=number).save(folder / split / f"{number}.png")
+            lines.append(json.dumps({"file_name": f"{number}.png", "kind": "cba"[number % 3]}))
+        (folder / split / "metadata.jsonl").write_text("\n".join(lines))
+
+
+def module(root: Path, **options: Any) -> HuggingFaceDataModule:
+    options = {"image_size": 16, "batch_size": 4, "num_workers": 0} | options
+    return HuggingFaceDataModule(str(root), **options)
+
+
+@cases(
+    "save layout",
+    (save_rows, "3 classes from the column label"),
+    (save_splits, "3 classes from the column label; val from validation; splits left out: extra"),
+    (save_parquet, "3 classes from the column label; val from validation"),
+    (save_texts, "3 classes from the column kind; val from validation"),
+)
+def test_each_kind_of_folder_is_understood(tmp_path, save, layout):
+    save(tmp_path / "set")
+    data = attached(module(tmp_path / "set"))
+    assert data.class_names == ["a", "b", "c"]
+    assert data.layout == layout
+    assert len(data.splits["val"]) == 6 or "validation" not in layout
+    assert sum(map(len, data.splits.values())) == (36 if "validation" in layout else 30)
+    with pytest.raises(UserError, match=f"project.fit --data (hf:)?{tmp_path}/set"):
+        FolderDataModule(str(tmp_path / "set")).files()
+
+
+def test_images_are_served_as_those_of_the_folder_are_to_the_last_bit(tmp_path):
+    for split in ("train", "val", "test"):
+        write_folder(tmp_path / split, {"rose": 10, "daisy": 20}, size=(60, 50))
+    options: dict[str, Any] = {"image_size": 16, "batch_size": 4, "num_workers": 0, "seed": 3}
+    theirs = attached(HuggingFaceDataModule(str(tmp_path), **options), epoch=2)
+    ours = attached(FolderDataModule(str(tmp_path), **options), epoch=2)
+    assert theirs.class_names == ours.class_names
+    for split in ("train", "val", "test"):
+        labels = theirs.splits[split].labels
+        keys = [(1, index) for index in range(len(labels))]
+        assert labels.equal(ours.splits[split].labels)
+        found, expected = (data.splits[split].__getitems__(keys) for data in (theirs, ours))
+        assert all(map(torch.equal, found, expected))
+
+
+@cases(
+    "parts options message",
+    ({"train": rows(9, kind=[0] * 9)}, {}, "label_column must name one of the columns"),
+    ({"train": rows(9)}, {"image_column": "photo"}, "image_column must name .*, got 'photo'"),
+    ({"validation": rows(9), "extra": rows(9)}, {}, "none of the splits validation and extra"),
+)
+def test_what_is_ambiguous_is_refused(tmp_path, parts, options, message):
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "set")
+    with pytest.raises(UserError, match=message):
+        _ = module(tmp_path / "set", **options).class_names
+
+
+def test_a_test_set_whose_labels_are_hidden_is_for_predict(tmp_path):
+    hidden = rows(6).map(lambda row: row | {"label": -1})
+    datasets.DatasetDict({"train": rows(30), "test": hidden}).save_to_disk(tmp_path / "set")
+    data = attached(module(tmp_path / "set"))
+    assert data.layout.endswith(
+        "6 images of test have no classes: they are for the command predict"
+    )
+    assert sum(map(len, data.splits.values())) == 30
+
+
+def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloaded(
+    workplace, capsys
+):
+    save_splits(Path("set"))
+    fit("--data=hf:set", *SMALL, *TINY_MODEL)
+    said = capsys.readouterr().out
+    assert "project.evaluate runs/run/checkpoints/best.ckpt\n" in said
+    evaluate("runs/run/checkpoints/best.ckpt")
+    assert "test" in capsys.readouterr().out
+    Path("set").rename("moved")
+    said = one_line(lambda: evaluate("runs/run/checkpoints/best.ckpt"), capsys)
+    assert "trained on the images in 'set', which are not there" in said
+    evaluate("runs/run/checkpoints/best.ckpt", "--data.root=moved")
+    assert module("beans").not_remembered == ("val", "test", "root")
+    with pytest.raises(UserError, match=r"'beans', which are not there.*--data\.root"):
+        require_there(module("beans"), {"root": "beans"})
+
+
+def test_the_librarys_own_function_is_taken_with_its_options(workplace):
+    save_rows(Path("set"))
+    options = ["--data=TorchDatasetModule", "--data.train=datasets.load_from_disk"]
+    cli = FitCLI([*options, "--data.train.dataset_path=set", *SMALL, *TINY_MODEL])
+    data = attached(cli.datamodule)
+    assert sum(map(len, data.splits.values())) == 30
+    assert isinstance(data.datasets()["train"], FeatureDataset)
+    assert cli.data_flags() == [
+        "--data.train=datasets.load_from_disk",
+        "--data.train.dataset_path=set",
+    ]
+
+
+def test_without_the_library_one_line_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"need the package datasets: pip install .*\[datasets\]"):
+        _ = module(tmp_path).class_names
+
+
+def test_columns_of_other_types_are_refused_by_name(tmp_path):
+    table = datasets.Dataset.from_dict({"a": [1, 2], "label": [0, 1]})
+    table.save_to_disk(tmp_path / "set")
+    with pytest.raises(UserError, match="image_column must name one of the columns a or label"):
+        _ = module(tmp_path / "set").class_names
+    assert torch.is_tensor(FeatureDataset(rows(3), "image", "label", ["a"], [0]).targets)
