@@ -43,7 +43,6 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         " --split all",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
     )
-    hidden_options = ("--data.crop_scale", "--data.flip", "--data.crop_padding", "--data.cutout")
 
     def prepare_options(self, config: Namespace, preprocessing: Preprocessing) -> None:
         """Prepares images as in training, where no option says otherwise."""

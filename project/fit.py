@@ -35,10 +35,7 @@ class FitCLI(ProjectCLI, FitCommand):
     module = "project.fit"
     description = "Trains a network, then tests its best checkpoint once. Without any option: on the built-in data."
     build_model = ImageClassifier
-    classes = {
-        "data": "project.data.SyntheticFlowersDataModule",
-        "model": "project.model.ImageClassifier",
-    }
+    classes = {"data": SyntheticFlowersDataModule, "model": ImageClassifier}
     defaults = {
         "trainer.max_epochs": 4,
         "trainer.log_every_n_steps": 10,

@@ -123,7 +123,7 @@ def test_each_command_opens_the_checkpoint_where_its_module_is_imported(
         lambda: command(*options), capsys
     )
     wrong = one_line(lambda: command(*options, "--import=own_packages"), capsys)
-    assert "'own_packages' cannot be imported" in wrong
+    assert "No module named 'own_packages'" in wrong
     command(*options, "--import=own_package")
     assert "without images" not in capsys.readouterr().err
     assert re.search(content, Path(output).read_bytes())
@@ -152,7 +152,7 @@ def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(
     run = fit(*TINY, *flags).run.path
     assert "fixedclassifier" in run.name.lower()
     wrong = one_line(lambda: fit(*TINY, *flags, "--model.lr_scheduler.lrf=0.1"), capsys)
-    assert "--model: unrecognized arguments: --lr_scheduler.lrf=0.1" in wrong
+    assert "no option '--model.lr_scheduler.lrf' of FixedClassifier" in wrong
     (run / "metrics.json").unlink()
     further = ["--trainer.max_epochs=2", f"--name={run.name}"]
     with pytest.raises(

@@ -11,7 +11,7 @@ WORKER_DIED = (
 
 
 class UserError(Exception):
-    """A user error. The message says what is wrong, where, and how to fix it; commands print it alone."""
+    """A user error: its message, which commands print alone, says what is wrong and where."""
 
 
 class LocalError(UserError):
@@ -27,7 +27,7 @@ class UnreadableFileError(LocalError):
 
 
 def printable(text: object, keep: str = "") -> str:
-    """Escapes characters that control a terminal, such as ANSI codes and line ends, except ``keep``."""
+    """Escapes characters that control a terminal, such as ANSI codes, except ``keep``."""
     return "".join(
         c if c.isprintable() or c in keep else c.encode("unicode_escape").decode()
         for c in str(text)
@@ -35,7 +35,7 @@ def printable(text: object, keep: str = "") -> str:
 
 
 def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:
-    """Joins names as in ``a, b and c``, or with ``most`` as in ``a, b and 5 more``; none: ``none``."""
+    """Joins names as in ``a, b and c``, or with ``most`` as in ``a, b and 5 more``."""
     shown = [printable(name) for name in names]
     if most is not None and len(shown) > most:
         shown[most:] = [f"{len(shown) - most:,} more"]
@@ -51,8 +51,7 @@ def first_sentence(error: BaseException) -> str:
 def first_of_machine() -> bool:
     """Returns True in the first process of a machine, even before processes can communicate."""
     # Lightning's launcher and torchrun set the one, srun the other
-    rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
-    return rank == "0" or not rank.isdecimal()
+    return (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0") == "0"
 
 
 def require(condition: bool, option: str, value: object, wanted: str) -> None:

@@ -1,1 +1,1 @@
-"""The command line: the parser, config files, classes and what was given to them, help and messages."""
+"""The command line: configs, flags, classes, help and one-line errors."""

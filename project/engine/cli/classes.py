@@ -1,12 +1,15 @@
-"""Options that take a class: which classes there are, and what each accepts."""
+"""Options that take a class: which classes there are, what each accepts, and its parser."""
 
 import inspect
 from argparse import SUPPRESS
 from collections.abc import Mapping
 from difflib import get_close_matches
+from enum import Enum
 from functools import cache
 from pkgutil import resolve_name
+from typing import Any
 
+import torch
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
@@ -17,7 +20,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UserError
 from ..run.settings import subclasses
-from .config import Options
+from ..upstream import options_of
+from .parser import CommandParser
 
 Bases = Mapping[str, type]
 """Options that take a class, and its base."""
@@ -32,6 +36,33 @@ MODEL_BASES: Bases = {
     "model.optimizer": Optimizer,
     "model.lr_scheduler": LRScheduler,
 }
+
+
+class ClassParser(CommandParser, LightningArgumentParser):
+    """The parser of a command; jsonargparse makes one for each class that an option takes."""
+
+    def add_class_arguments(self, theclass: type, *args: Any, **kwargs: Any) -> list[str]:
+        """Changes defaults that do not suit a run.
+
+        Loggers write into the run's folder; a loss returns one number per image.
+        """
+        added: list[str] = super().add_class_arguments(theclass, *args, **kwargs)
+        for option in options_of(self):
+            if option.dest == "save_dir" and option.required and issubclass(theclass, Logger):
+                option.required = False
+                option.default = "."
+            if option.dest == "reduction" and issubclass(theclass, nn.Module):
+                option.default = "none"
+            if isinstance(option.default, Enum | torch.device):  # YAML has neither
+                option.default = str(getattr(option.default, "value", option.default))
+        return added
+
+    def add_function_arguments(
+        self, *args: Any, linked_targets: object = None, **kwargs: Any
+    ) -> list[str]:
+        """Leaves out an argument that jsonargparse passes, and takes for classes alone."""
+        added: list[str] = super().add_function_arguments(*args, **kwargs)
+        return added
 
 
 def candidates(base: type) -> list[type]:
@@ -64,9 +95,7 @@ def unknown_class(key: str, base: type, name: str) -> UserError:
 
 def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
     """Builds a parser of what a class accepts, and the classes that it passes ``**kwargs`` to."""
-    parser = LightningArgumentParser(
-        exit_on_error=False, add_help=False, usage=SUPPRESS, description=""
-    )
+    parser = LightningArgumentParser(add_help=False, usage=SUPPRESS, description="")
     # the model passes parameters to its optimizer, and the optimizer to its schedule
     is_partial = issubclass(cls, Optimizer | LRScheduler)
     parser.add_class_arguments(cls, key, skip={1} if is_partial else set(), fail_untyped=False)
@@ -74,9 +103,9 @@ def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
 
 
 @cache
-def accepted(cls: type) -> Options:
+def accepted(cls: type) -> dict[str, object]:
     """Returns the arguments that a class accepts, with their defaults."""
-    defaults: Options = class_parser(cls).get_defaults().as_dict()
+    defaults: dict[str, object] = class_parser(cls).get_defaults().as_dict()
     return defaults
 
 

@@ -4,10 +4,8 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar
 
-from jsonargparse import set_parsing_settings
-from jsonargparse.typing import NonNegativeInt
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -15,19 +13,17 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from ..errors import LINES, UserError, printable
 from ..run.progress import note
 from ..upstream import options_of
-from .class_parser import ClassParser
 from .classes import (
     MODEL_BASES,
     TRAINER_BASES,
     Bases,
-    accepted,
+    ClassParser,
     candidates,
     class_parser,
     path_of,
 )
-from .command_line import CommandLine, all_classes, require_known
-from .config import flat
-from .parser import help_width, option_line, option_lines
+from .command_line import CommandLine, full_name, require_known
+from .parser import option_line, option_lines
 from .trainer import ExactTrainer, built_trainer, refused_options
 
 FOLLOWS = {
@@ -53,22 +49,18 @@ class Command(LightningCLI):
     """The data module whose options ``--help`` shows."""
     model_in_help: type[LightningModule] | None = None
     """The model whose options ``--help`` shows, if any."""
-    hidden_options: Sequence[str] = ()
-    """Options that ``--help`` leaves out, as the command has no use for them."""
     build_model: Callable[..., LightningModule]
     """The base class of models, or a function of options that returns a model."""
     data_class: type[LightningDataModule]
     """The base class of data modules."""
-    classes: Mapping[str, Any]
-    """The classes of ``data`` and ``model`` if none is named, by path or with ``init_args``."""
+    classes: Mapping[str, type]
+    """The classes of ``data`` and ``model`` if none is named."""
     defaults: Mapping[str, Any]
     """Defaults of other options."""
     path_classes: ClassVar[Mapping[str, type]]
     """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file, ``hf`` of hf:NAME."""
     progress_class: type[Callback]
     """Reports progress if no terminal would show a bar."""
-    callback_options: ClassVar[type | None] = None
-    """A dataclass of callbacks that have options of their own."""
 
     def __init__(self, args: ArgsType = None) -> None:
         program = f"python -m {self.module}"
@@ -96,100 +88,90 @@ class Command(LightningCLI):
             load_from_checkpoint_support=False,
         )
 
-    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds ``--seed_everything``; a run's seed is never drawn."""
-        text = "Seed of everything that is random."
-        parser.add_argument("--seed_everything", type=NonNegativeInt, default=0, help=text)
-
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the command's defaults, and the link from the seed to the data."""
         parser.link_arguments("seed_everything", "data.init_args.seed")
         parser.set_defaults(dict(self.defaults))
-        if self.callback_options:  # whose users do not name their class
-            classes = [cls for _, cls in self._callback_classes()]
-            set_parsing_settings(subclasses_disabled=classes)
-            parser.add_class_arguments(self.callback_options, "callbacks")
 
-    def _callback_classes(self) -> list[tuple[str, type]]:
-        """Returns the callbacks that have options of their own, with the options' group."""
-        hints = get_type_hints(self.callback_options) if self.callback_options else {}
-        classes = [(name, cls) for name, hint in hints.items() for cls in get_args(hint)]
-        return [(f"callbacks.{name}", cls) for name, cls in classes if issubclass(cls, Callback)]
-
-    def default_classes(self, line: CommandLine) -> Mapping[str, Any]:
-        """Returns the classes of ``data`` and ``model`` for a command line that names none."""
-        return self.classes
+    def default_classes(self, line: CommandLine) -> Mapping[str, tuple[type, Mapping[str, Any]]]:
+        """Returns the classes if none is named, each with arguments that differ from its own."""
+        return {key: (cls, {}) for key, cls in self.classes.items()}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
         line = CommandLine.read(sys.argv[1:] if args is None else map(str, args))
         if {"-h", "--help"} & {*line.words}:
-            sys.stdout.write(parser.format_sections(self.sections(parser, help_width())))
+            sys.stdout.write(parser.format_sections(self.sections(parser)))
             parser.exit()
-        defaults = flat(self.default_classes(line))
-        classes = line.take_classes(self.bases, defaults, self.path_classes)
+        defaults = self.default_classes(line)
+        classes = line.take_classes(self.bases, self.path_classes)
         if "--help-all" in line.words:
             sys.stdout.write(self.full_help(parser))
             parser.exit()
-        names = line.names
-        for name in names & FOLLOWS.keys():  # a parser would accept and then override it
-            raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
-        known = parser.known() - {"trainer", "callbacks"}
-        used = all_classes(classes, self.bases)
-        for key, cls in used.items():
-            if not line.values(f"--{key}+"):  # several, each with arguments of its own
-                known |= {f"{key}.{name}" for name in accepted(cls)}
-        require_known(names, known - FOLLOWS.keys(), used)
+        arguments: dict[str, Mapping[str, Any]] = {}
+        for key, (cls, changed) in defaults.items():
+            if classes.setdefault(key, cls) is cls:
+                arguments[key] = changed
         specs: dict[str, Any] = {
-            key: {"class_path": path_of(cls), "init_args": {}} for key, cls in classes.items()
+            key: {"class_path": path_of(cls), "init_args": dict(arguments.get(key, {}))}
+            for key, cls in classes.items()
         }
         for key in specs.keys() & MODEL_BASES.keys():
             specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
         parser.set_defaults(specs)
-        configs = [
-            f"--config={json.dumps(config, default=str)}" for config in (defaults, *line.configs)
-        ]
+        self._require_known(line.names, classes)
+        configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
-        if "trainer.max_epochs" not in names and (trainer.max_steps != -1 or trainer.max_time):
+        has_limit = trainer.max_steps != -1 or trainer.max_time
+        if has_limit and "trainer.max_epochs" not in line.names:
             trainer.max_epochs = None  # our default gives way
 
-    def sections(self, parser: ClassParser, width: int) -> dict[str, list[str]]:
+    def _require_known(self, names: set[str], classes: Mapping[str, type]) -> None:
+        """Refuses options that there are not, and those that a parser would override."""
+        for name in names & FOLLOWS.keys():
+            raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
+        defaults = self.parser.get_defaults(skip_validation=True).keys()
+        # those of several loggers are left to the parser
+        known = {full_name(name) for name in defaults if not name.startswith("trainer.")}
+        known |= self.parser.known() - {"trainer", "callbacks"}
+        require_known(names, known - FOLLOWS.keys(), classes)
+
+    def sections(self, parser: ClassParser) -> dict[str, list[str]]:
         """Returns the lines of the options that most people need, by their heading."""
-        hidden = {"--config", "--data", "--model", *self.hidden_options}
-        hidden |= {f"--{name}" for name in FOLLOWS}
-        lines = option_lines(options_of(parser), width)
-        usual = [lines[f"--trainer.{name}"] for name in self.trainer_options]
+        options = options_of(parser)
+        for key, cls in {"data": self.data_in_help, "model": self.model_in_help}.items():
+            options += options_of(class_parser(cls, key)) if cls else []
+        usual = [option for option in options if not str(option.help).startswith("Advanced:")]
+        lines = option_lines(usual)
+        for name in ("config", "data", "model", "model.ckpt_path", *FOLLOWS):
+            lines.pop(f"--{name}", None)
         callbacks = [name.split(".")[1] for name in lines if name.startswith("--callbacks.")]
-        if callbacks:
-            switch = f"Switches a callback off: {', '.join(callbacks)}"
-            usual.append(option_line("--callbacks.NAME false", switch, width))
-        names = [name for name in lines if "." not in name and name not in hidden]
+        switch = f"Switches a callback off: {', '.join(callbacks)}"
+        lines["--callbacks"] = option_line("--callbacks.NAME false", switch)
+        modules = [cls.__name__ for cls in candidates(self.data_class)]
         sections = {
-            "command": [lines[name] for name in names],
-            "trainer, the options used most": usual,
+            "command": [name for name in lines if "." not in name],
+            "trainer, the options used most": [
+                f"--trainer.{name}" for name in self.trainer_options
+            ],
+            f"data; --data takes a folder, or {', '.join(modules)}": [
+                name for name in lines if name.startswith("--data.")
+            ],
+            "model; --model takes a class of your own": [
+                name for name in lines if name.startswith("--model.")
+            ],
         }
-        others = [cls for cls in candidates(self.data_class) if cls is not self.data_in_help]
-        modules = ", ".join(cls.__name__ for cls in others)
-        headings = {
-            f"data; --data takes a folder, or {modules}": ("data", self.data_in_help),
-            "model; --model takes a class of your own": ("model", self.model_in_help),
-        }
-        for heading, (key, cls) in headings.items():
-            options = options_of(class_parser(cls, key)) if cls else []
-            usual = [option for option in options if not str(option.help).startswith("Advanced:")]
-            lines = option_lines(usual, width)
-            sections[heading] = [line for name, line in lines.items() if name not in hidden]
-        return sections
+        return {title: [lines[name] for name in names] for title, names in sections.items()}
 
     def full_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help-all``: all options, also of data modules and models."""
         text = LightningArgumentParser.format_help(parser)
-        keys = self.bases.keys() & {"data", "model"}
-        classes = [(key, cls) for key in sorted(keys) for cls in candidates(self.bases[key])]
-        for key, cls in [*classes, *self._callback_classes()]:
-            text += f"\n--{key} {cls.__name__}: {class_parser(cls, key).format_help().strip()}\n"
+        for key in sorted(self.bases.keys() & {"data", "model"}):
+            for cls in candidates(self.bases[key]):
+                arguments = class_parser(cls, key).format_help().strip()
+                text += f"\n--{key} {cls.__name__}: {arguments}\n"
         return text.replace("Advanced: ", "")
 
     def instantiate_classes(self) -> None:

@@ -19,7 +19,7 @@ from .config import CLASS_KEYS, Options, flat, read_config, read_yaml
 from .parser import suggestion
 
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
-_NO_CLASS = re.compile(r"(null|true|false)$|\[")
+_YAML = re.compile(r"(null|true|false)$|[\[{]")
 
 
 @dataclass
@@ -39,19 +39,17 @@ class CommandLine:
     @classmethod
     def read(cls, args: Iterable[str]) -> "CommandLine":
         """Reads the configs, and separates classes from other words."""
+        words = whole_words(args)
         configs = list[Options]()
         classes: Options = {}
         flags = list[str]()
-        words = whole_words(args)
         for word in words:
-            if word != word.encode(errors="replace").decode():
-                raise UserError(f"'{printable(word)}' is not UTF-8; rename the file or folder")
             option, _, value = word.partition("=")
             key = full_name(option)
             if option in ("-c", "--config"):
                 configs.append(read_config(value))
-            elif word.startswith("--") and key in CLASS_KEYS and not _NO_CLASS.match(value):
-                classes[key] = read_yaml(value, option) if value.startswith("{") else value
+            elif word.startswith("--") and key in CLASS_KEYS:
+                classes[key] = read_yaml(value, option) if _YAML.match(value) else value
             else:
                 flags.append(word)
         return cls(words, [*configs, flat(classes)], _with_class_paths(flags))
@@ -73,24 +71,23 @@ class CommandLine:
         names = [*flags, *(name for config in self.configs for name in config)]
         return {name.removesuffix("+") for name in names}
 
-    def take_classes(
-        self, bases: Bases, defaults: Options, path_classes: Mapping[str, type]
-    ) -> dict[str, type]:
+    def take_classes(self, bases: Bases, path_classes: Mapping[str, type]) -> dict[str, type]:
         """Takes the class of each option, the one named last, out of the configs.
 
-        ``defaults`` are classes and their arguments if no other class is named; ``path_classes``
-        are the data modules for ``--data PATH``, by the argument that takes the path.
+        What it does not accept of a config that names another one is dropped with a note.
+        ``path_classes`` are the data modules for ``--data PATH``, by the argument of the path.
         """
-        classes: dict[str, type] = {}
-        for config in reversed(self.configs):
-            for key, cls in classes.items():
-                _drop_others(config, key, cls)
-            named = _take_classes(config, bases, path_classes)
-            classes = named | classes
-        for key, cls in _take_classes(defaults, bases, path_classes).items():
-            if classes.setdefault(key, cls) is not cls:
-                for name in [name for name in defaults if name.startswith(f"{key}.")]:
-                    del defaults[name]
+        for config in self.configs:
+            _find_classes(config, bases, path_classes)
+        named = {key: config[key] for config in self.configs for key in bases if key in config}
+        classes = {key: cls for key, cls in named.items() if isinstance(cls, type)}
+        for config in self.configs:
+            for key in named.keys() & config.keys():
+                is_other = config[key] != named[key]
+                if is_other:
+                    _drop_others(config, key, named[key])
+                if is_other or key in classes:
+                    del config[key]
         return classes
 
 
@@ -99,6 +96,8 @@ def whole_words(args: Iterable[str]) -> list[str]:
     words = list[str]()
     rest = iter(args)
     for word in rest:
+        if word != word.encode(errors="replace").decode():
+            raise UserError(f"'{printable(word)}' is not UTF-8; rename the file or folder")
         if word.startswith("-") and "=" not in word and not _WITHOUT_VALUE.fullmatch(word):
             if (value := next(rest, None)) is None:
                 raise UserError(f"{word} needs a value")
@@ -117,59 +116,40 @@ def _with_class_paths(flags: list[str]) -> list[str]:
 
 
 def full_name(option: str) -> str:
-    """Returns an option's name in this module: without dashes, ``init_args`` and ``class_path``."""
+    """Returns an option's name as configs have it here: without dashes and ``init_args``."""
     return option.removeprefix("--").removesuffix(".class_path").replace(".init_args.", ".")
 
 
-def _drop_others(config: Options, key: str, cls: type) -> None:
-    """Drops what a class that is named later does not accept, with a note."""
-    config.pop(key, None)
-    arguments = [name for name in config if name.startswith(f"{key}.")]
-    depth = key.count(".") + 1
-    others = [name for name in arguments if name.split(".")[depth] not in accepted(cls)]
-    for name in others:
-        del config[name]
-    if others:
-        names = listed(name.removeprefix(f"{key}.") for name in others)
-        text = f"--{key}: {cls.__name__} does not accept {names} of an earlier config"
-        rank_zero_only(note)(text)
-
-
-def _take_classes(
-    config: Options, bases: Bases, path_classes: Mapping[str, type]
-) -> dict[str, type]:
-    """Takes classes out of a config; a folder, file or hf:NAME stands for its data module."""
-    classes: dict[str, type] = {}
-    for key, base in bases.items():
-        name = config.get(key)
+def _find_classes(config: Options, bases: Bases, path_classes: Mapping[str, type]) -> None:
+    """Replaces names by classes; a folder, file or hf:NAME stands for its data module."""
+    for key in bases.keys() & config.keys():
+        name = config[key]
         if not isinstance(name, str):  # false, null, or a list of loggers
             continue
         path = os.path.expanduser(name)
-        if cls := find_class(base, name):
-            classes[key] = cls
-            del config[key]
+        if cls := find_class(bases[key], name):
+            config[key] = cls
         elif key == "data" and name.startswith("hf:"):
-            classes[key] = path_classes["hf"]
-            config["data.root"] = config.pop(key).removeprefix("hf:")
+            config |= {"data": path_classes["hf"], "data.root": name.removeprefix("hf:")}
         elif key == "data" and os.path.exists(path):
             argument = "root" if os.path.isdir(path) else "file"
-            classes[key] = path_classes[argument]
-            config[f"data.{argument}"] = config.pop(key)
+            config |= {"data": path_classes[argument], f"data.{argument}": name}
         # others are such as ``ddp``, or a loss that is a function
         elif not (key.startswith("trainer.") or (key == "model.loss" and "." in name)):
-            raise unknown_class(key, base, name)
-    return classes
+            raise unknown_class(key, bases[key], name)
 
 
-def all_classes(classes: Mapping[str, type], bases: Bases) -> dict[str, type]:
-    """Returns the classes, and those that the model has by default, such as its optimizer."""
-    parts: dict[str, type] = {}
-    for name, default in accepted(classes["model"]).items() if "model" in classes else ():
-        key = f"model.{name}"
-        if key in bases and isinstance(default, dict):
-            cls = find_class(bases[key], default["class_path"])
-            parts |= {key: cls} if cls else {}
-    return dict(sorted({**parts, **classes}.items()))
+def _drop_others(config: Options, key: str, cls: object) -> None:
+    """Drops a config's arguments that a later class does not accept, with a note."""
+    known = accepted(cls) if isinstance(cls, type) else {}
+    names = [name.removeprefix(f"{key}.") for name in config if name.startswith(f"{key}.")]
+    others = [name for name in names if name.partition(".")[0] not in known]
+    for name in others:
+        del config[f"{key}.{name}"]
+    if others:
+        owner = getattr(cls, "__name__", cls)
+        text = f"--{key}: {owner} does not accept {listed(others)} of an earlier config"
+        rank_zero_only(note)(text)
 
 
 def require_known(
@@ -183,6 +163,8 @@ def require_known(
     open_ended = tuple(f"{name}." for name in known if name not in groups)
     for name in names:
         if name not in known and not name.startswith(open_ended):
-            owners = [classes[key].__name__ for key in classes if name.startswith(f"{key}.")]
+            owners = [
+                classes[key].__name__ for key in sorted(classes) if name.startswith(f"{key}.")
+            ]
             owner = f" of {owners[-1]}" if owners else ""
             raise UserError(f"there is no option '--{name}'{owner}{suggestion(name, known)}")

@@ -1,10 +1,10 @@
 """Config files: safe YAML, read as options by their full names."""
 
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import yaml
 
@@ -19,11 +19,17 @@ CLASS_KEYS = (
 )
 """Options that take one class."""
 _GROUPS = ("data", "model", "trainer", "callbacks")
+_EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 _LARGEST = 100_000  # nodes, with aliases expanded
 
 
 class _Loader(yaml.SafeLoader):
     """Refuses aliases that multiply, and a key that is given twice."""
+
+    yaml_implicit_resolvers: ClassVar = {  # numbers such as 1e-3, as in YAML 1.2
+        first: [*resolvers, ("tag:yaml.org,2002:float", _EXPONENT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
@@ -39,11 +45,6 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             names.add(str(key.value))
         return super().construct_mapping(node, deep)
-
-
-# numbers such as 1e-3, as in YAML 1.2
-_EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
 
 
 def _size(node: yaml.Node, sizes: dict[int, float]) -> float:
@@ -71,9 +72,6 @@ def read_config(path: str) -> Options:
     """Reads a config file, or YAML text that starts with a brace; an empty one is an empty dict."""
     if path.startswith("{"):
         return flat(read_yaml(path, "--config"))
-    # a FIFO would be waited for; the pipe of a shell's <(...) resolves to no path
-    if os.path.exists(real := os.path.realpath(path)) and not os.path.isfile(real):
-        raise UserError(f"--config: '{path}' is not a file")
     try:
         text = Path(path).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

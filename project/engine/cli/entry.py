@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,6 +44,18 @@ _LIBRARIES = (
 )
 """Errors of torch about the machine or the options: type, pattern and description."""
 
+_SYSTEM = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EROFS), "cannot write{file}: {reason}; make room"
+    ),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "no permission{file}: {reason}"),
+    **dict.fromkeys(
+        (errno.EMFILE, errno.ENFILE, errno.EAGAIN),
+        "{reason}; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)",
+    ),
+}
+"""Errors of the system: their number and description."""
+
 _SILENCED = (
     # true of every run, or handled
     ".*Checkpoint directory .* exists and is not empty.*",
@@ -66,8 +77,8 @@ _SILENCED = (
 def run_command(command: Callable[[], object]) -> NoReturn:
     """Runs a command as a program, which ends with the code that the function returns, or 0.
 
-    A :class:`UserError` and errors of the machine, such as a full disk, are one line and code 2; a bug keeps its
-    traceback.
+    A :class:`UserError` and errors of the machine, such as a full disk, are one line and code 2;
+    a bug keeps its traceback.
 
     Example:
         >>> def main() -> None:
@@ -85,10 +96,8 @@ def one_line_errors() -> Iterator[None]:
     gc.freeze()  # imported modules stay: the collector need not look at them again
     gc.enable()
     for name in ("stdout", "stderr"):
-        stream, original = getattr(sys, name), getattr(sys, f"__{name}__")
-        if stream is None:  # closed
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        elif stream is original:  # otherwise a test or a notebook has replaced it
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):  # not replaced by a test or a notebook
             setattr(sys, name, robust(stream, is_log=name == "stderr"))
     try:
         try:
@@ -135,37 +144,18 @@ def _description(error: BaseException) -> str | None:
     if isinstance(error, UserError):
         # torch puts a loader worker's traceback in front of its error
         return re.split(r"[\w.]+\.engine\.errors\.\w+: ", text)[-1].strip()
-    if isinstance(error, OSError):
-        return _describe_os_error(error)
     if isinstance(error, ModuleNotFoundError):
-        return _describe_missing_package(error)
-    for name, pattern, description in _LIBRARIES:
-        if type(error).__name__ == name and re.search(pattern, text):
+        module = error.name or ""
+        return None if module.partition(".")[0] == _PACKAGE else text
+    if isinstance(error, OSError):
+        name = error.filename
+        file = f" '{os.fsdecode(name)}'" if isinstance(name, str | bytes) else ""
+        template = _SYSTEM.get(error.errno or 0)
+        return template and template.format(file=file, reason=error.strerror)
+    for kind, pattern, description in _LIBRARIES:
+        if type(error).__name__ == kind and re.search(pattern, text):
             return description
     return None
-
-
-def _describe_os_error(error: OSError) -> str | None:
-    file = error.filename
-    name = f" '{os.fsdecode(file)}'" if isinstance(file, str | bytes) else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return f"cannot write{name}: {error.strerror}; make room"
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
-        limits = "raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)"
-        return f"{error.strerror}; {limits}"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"no permission{name}: {error.strerror}"
-    return None
-
-
-def _describe_missing_package(error: ModuleNotFoundError) -> str | None:
-    if error.name is None:
-        return str(error)
-    if error.name.partition(".")[0] == _PACKAGE:
-        return None
-    frame = traceback.extract_tb(error.__traceback__)[-1:]
-    file = f" ({frame[0].filename}, line {frame[0].lineno})" if frame else ""
-    return f"the package '{error.name}' is not installed{file if '<' not in file else ''}"
 
 
 class RobustFile(io.FileIO):

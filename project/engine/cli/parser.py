@@ -3,18 +3,18 @@
 It imports neither torch nor Lightning, so that ``--help`` is quick.
 """
 
+import json
 import re
 import shutil
 import textwrap
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from difflib import SequenceMatcher
 from importlib import import_module
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
-from ..errors import UserError, printable
 from ..upstream import options_of
 from .entry import end_with_error
 
@@ -52,17 +52,16 @@ class CommandParser(ArgumentParser):
 
     def known(self) -> set[str]:
         """Returns the names of all options, without dashes."""
-        names = [name for action in options_of(self) for name in action.option_strings]
-        return {name.lstrip("-") for name in names}
+        return {name_of(option).lstrip("-") for option in options_of(self)}
 
     def format_help(self, formatter: HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""
-        options = option_lines(options_of(self), help_width())
-        return self.format_sections({"options": [*options.values()]})
+        return self.format_sections({"options": option_lines(options_of(self)).values()})
 
-    def format_sections(self, sections: Mapping[str, Sequence[str]]) -> str:
+    def format_sections(self, sections: Mapping[str, Iterable[str]]) -> str:
         """Returns the text of ``--help``, with lines of options by their heading."""
-        positionals = [action.dest.upper() for action in options_of(self) if is_positional(action)]
+        names = [name_of(option) for option in options_of(self)]
+        positionals = [name for name in names if not name.startswith("-")]
         usage = " ".join(["usage:", str(self.prog), *positionals, "[--OPTION VALUE ...]"])
         lines = [usage, "", *textwrap.wrap(self.description or "", help_width())]
         for title, section in sections.items():
@@ -83,16 +82,13 @@ def one_line(message: str, error: BaseException | None) -> str:
     """Formats an error about an option, or the innermost one about the arguments of its class."""
     messages = [message]
     while error is not None:
-        messages += [str(error)] if isinstance(error, ArgumentError) else []
+        if isinstance(error, ArgumentError):
+            messages.append(str(error))
         error = error.__cause__
-    keys = []
-    text = message
-    for text in messages:
-        if match := re.match(r'Parser key "(.+?)":(.*)', text, re.DOTALL):
-            keys.append(match[1])
-            text = match[2]
-    option = f"--{'.'.join(keys)}: " if keys else ""
-    return option + " ".join(text.split())
+    keys = [re.findall(r'^Parser key "(.+?)"', text) for text in messages]
+    option = ".".join(key[0] for key in keys if key)
+    line = " ".join(re.sub(r'^Parser key ".+?":', "", messages[-1]).split())
+    return f"--{option}: {line}" if option else line
 
 
 def suggestion(option: str, known: Collection[str]) -> str:
@@ -111,46 +107,40 @@ def help_width() -> int:
     return min(max(shutil.get_terminal_size((110, 24)).columns, 80), 160)
 
 
-def is_positional(action: Action) -> bool:
-    """Returns True for an argument without a name."""
-    return not action.option_strings
-
-
-def option_lines(options: Iterable[Action], width: int) -> dict[str, str]:
+def option_lines(options: Iterable[Action]) -> dict[str, str]:
     """Returns the line of each option, by its name."""
     lines = {}
-    for action in options:
-        names = [name for name in action.option_strings if name.startswith("--")]
-        name = names[0] if names else action.dest.upper()
-        if action.help == SUPPRESS or name.endswith(".help"):
+    for option in options:
+        name = name_of(option)
+        if option.help == SUPPRESS or name.endswith(".help"):
             continue
-        is_bool = isinstance(action.default, bool)
-        default = str(action.default).lower() if is_bool else str(action.default)
-        is_shown = len(default) <= 12 and default not in ("None", "false", "[]", SUPPRESS)
-        label = f"{name} {default}" if is_shown else name
-        lines[name] = option_line(label, action.help or "", width)
+        default = json.dumps(option.default, default=str).strip('"')
+        is_shown = len(default) <= 12 and default not in ("null", "false", "[]", SUPPRESS)
+        lines[name] = option_line(f"{name} {default}" if is_shown else name, option.help or "")
     return lines
 
 
-def option_line(label: str, text: str, width: int) -> str:
+def name_of(option: Action) -> str:
+    """Returns an option's long name, or a positional argument's name in capitals."""
+    *_, name = (option.dest.upper(), *option.option_strings)
+    return name.removesuffix("+")
+
+
+def option_line(label: str, text: str) -> str:
     """Formats an option with the first sentence of its description, without markup, wrapped."""
     text = " ".join(text.replace("Advanced: ", "").replace("``", "").split())
     text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text)
     sentence = re.split(r"(?<=[\w)])[.;](?:\s|$)|:$", text, maxsplit=1)[0]
     start = f"  {label:<{_LABEL}} "
-    return textwrap.fill(sentence, width, initial_indent=start, subsequent_indent=" " * len(start))
+    indent = " " * (_LABEL + 3)
+    return textwrap.fill(sentence, help_width(), initial_indent=start, subsequent_indent=indent)
 
 
-def import_modules(modules: Sequence[str]) -> None:
+def import_modules(modules: Iterable[str]) -> None:
     """Imports what ``--import`` names, so that a checkpoint's classes are found by their names."""
-    if not modules:
-        return
-    from ..run.settings import allow_module  # here, as it imports torch
+    for module in ",".join(modules).replace(" ", "").split(","):
+        if module:
+            from ..run.settings import allow_module  # here, as it imports torch
 
-    for module in (name.strip() for names in modules for name in names.split(",")):
-        try:
             import_module(module)
-        except ModuleNotFoundError as error:
-            text = f"'{printable(module)}' cannot be imported from this folder: {error}"
-            raise UserError(f"--import: {text}") from error
-        allow_module(module)
+            allow_module(module)

@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse.typing import PositiveInt
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from ..errors import UserError
@@ -21,7 +21,7 @@ from ..upstream import disable_signal_handling
 
 
 class ExactTrainer(Trainer):
-    """Takes 1 as one batch and 1.0 as all of them; Lightning names ``float`` first, which makes both all.
+    """Takes 1 as one batch and 1.0 as all of them; Lightning's annotations make both all of them.
 
     Under torchrun and srun, devices and nodes are by default those that these have started.
 
@@ -30,11 +30,12 @@ class ExactTrainer(Trainer):
         num_nodes: Nodes, by default as many as torchrun or srun has started, else 1.
         accumulate_grad_batches: Batches whose gradients make one step.
         callbacks: Callbacks to add.
-        limit_train_batches: Training batches of an epoch: a number of them, or a share from 0.0 to 1.0.
-        limit_val_batches: Validation batches: a number of them, or a share from 0.0 to 1.0.
-        limit_test_batches: Test batches: a number of them, or a share from 0.0 to 1.0.
-        limit_predict_batches: Batches to predict: a number of them, or a share from 0.0 to 1.0.
-        overfit_batches: Batches to train and validate on, the same in each epoch, or their share; 0.0 is off.
+        limit_train_batches: Training batches of an epoch: a number, or a share from 0.0 to 1.0.
+        limit_val_batches: Validation batches: a number, or a share from 0.0 to 1.0.
+        limit_test_batches: Test batches: a number, or a share from 0.0 to 1.0.
+        limit_predict_batches: Batches to predict: a number, or a share from 0.0 to 1.0.
+        overfit_batches: Batches to train and validate on, the same in each epoch, or their share;
+            0.0 is off.
         kwargs: See ``lightning.pytorch.Trainer``.
     """
 
@@ -99,7 +100,7 @@ def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
 
 
 def require_supported(trainer: Trainer) -> None:
-    """Rejects strategies and callbacks that would measure or save something else than all weights."""
+    """Rejects strategies that would measure or save something else than all weights."""
     strategy = trainer.strategy
     name = type(strategy).__name__
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
@@ -111,11 +112,6 @@ def require_supported(trainer: Trainer) -> None:
             f"--trainer.strategy {name}: forked or spawned processes cannot hand their metrics"
             " back; use ddp"
         )
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-    for callback in callbacks:
-        if isinstance(callback, BatchSizeFinder | LearningRateFinder):  # a resumed run finds others
-            name = type(callback).__name__
-            raise UserError(f"--trainer.callbacks: {name} searches in Python alone, outside a run")
 
 
 def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:

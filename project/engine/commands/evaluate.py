@@ -8,8 +8,7 @@ import torch
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..cli.class_parser import ClassParser
-from ..cli.classes import find_class, path_of
+from ..cli.classes import ClassParser, find_class
 from ..cli.command import Command
 from ..cli.command_line import CommandLine
 from ..cli.entry import run_command
@@ -41,37 +40,32 @@ class EvaluateCommand(Command):
     A subclass defines what people change: the rates of each class, and the tables.
     """
 
-    classes: Mapping[str, Any] = {}
     class_rates: Callable[[Mapping[str, Any]], Sequence[Mapping[str, float]]]
     """Computes the rates of each class from metrics; a static method."""
 
-    def default_classes(self, line: CommandLine) -> dict[str, Any]:
+    def default_classes(self, line: CommandLine) -> dict[str, tuple[type, dict[str, Any]]]:
         """Returns the data that the checkpoint was trained with."""
         if not line.positionals and not any("help" in word for word in line.words):
             raise UserError("the checkpoint is missing; see --help")
         import_modules(line.values("--import"))
-        self._remembered = self._remembered_data(line)
         roots = ("--data.root", "--data.init_args.root")
         self._root_is_given = any(word.startswith(roots) for word in line.words)
-        return {"data": self._remembered} if self._remembered else {}
-
-    def _remembered_data(self, line: CommandLine) -> dict[str, Any]:
-        *_, checkpoint = (None, *line.positionals)
-        *_, data = (None, *line.values("--data"))
-        if checkpoint is None:  # as with --help
+        self._remembered: dict[str, Any] = {}
+        if not line.positionals:  # as with --help
             return {}
-        self._about: About = read_checkpoint(checkpoint)[ABOUT]
+        self._about: About = read_checkpoint(line.positionals[-1])[ABOUT]
+        *_, data = ("", *line.values("--data"))
         try:
             # imports the user's own module, so that the checkpoint's class is found by its name
-            find_class(self.data_class, data or "")
-            cls, remembered = remembered_data(self._about)
+            find_class(self.data_class, data)
+            cls, self._remembered = remembered_data(self._about)
             if not any(word.startswith(("--data", "--config", "-c")) for word in line.words):
                 require_datasets(self._about, ())
         except UserError:
             if data:
                 return {}  # it is named, so nothing need be remembered
             raise
-        return {"class_path": path_of(cls), "init_args": remembered}
+        return {"data": (cls, self._remembered)}
 
     def prepare_options(self, config: Namespace, preprocessing: Preprocessing) -> None:
         """Changes options before classes are built; the preprocessing is the checkpoint's."""
@@ -156,7 +150,7 @@ class EvaluateCommand(Command):
         """Refuses classes, image sizes and fits other than in training; notes other resizing."""
         path, data, about = self.config.checkpoint, self.datamodule, self._about
         if not self._root_is_given:
-            require_there(data, self._remembered.get("init_args", {}))
+            require_there(data, self._remembered)
         data.expect_classes(self.model.class_names, path)
         if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
             require_datasets(about, data.hparams)

@@ -102,6 +102,7 @@ class FitCommand(Command):
         parser.add_argument("--name", type=str | None, help=name)
         parser.add_argument("--monitor", default="val/accuracy", help=monitor)
         parser.add_argument("--mode", type=Literal["min", "max"] | None, help=mode)
+        parser.add_class_arguments(self.callback_options, "callbacks")
         for name in ("class_names", "preprocessing"):
             target = f"model.init_args.{name}"
             parser.link_arguments(f"data.{name}", target, apply_on="instantiate")

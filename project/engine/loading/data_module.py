@@ -79,7 +79,7 @@ class ImageDataModule(LightningDataModule, ABC):
         mean: list[ClosedUnitInterval] | None = None,
         std: list[ClosedUnitInterval] | None = None,
         split_seed: int = 0,
-        seed: int = 0,
+        seed: NonNegativeInt = 0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)

@@ -287,11 +287,7 @@ def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model
 
 def test_the_rest_and_a_class_of_ones_own_are_in_help_all(capsys):
     text = shown(lambda args: parse(*args), f"--model={OWN_MODEL}", "--help-all", capsys=capsys)
-    assert {
-        "--data.prefetch_factor",
-        "--callbacks.last_checkpoint.every_minutes",
-        "--model.layer_decay",
-    } <= names(text)
+    assert {"--data.prefetch_factor", "--model.layer_decay"} <= names(text)
     assert "--trainer.check_val_every_n_epoch" in text
     assert "Advanced:" not in text
     assert "--data CIFAR10DataModule: " in text
@@ -306,7 +302,5 @@ def test_the_rest_and_a_class_of_ones_own_are_in_help_all(capsys):
 def test_evaluate_shows_what_it_takes(capsys):
     text = shown(EvaluateCLI, "--help", capsys=capsys)
     assert {"--split", "--output", "--data.root", "--trainer.devices"} <= names(text)
-    assert not [
-        name for name in names(text) if name.startswith("--model.") or name == "--data.flip"
-    ]
+    assert not [name for name in names(text) if name.startswith("--model.")]
     assert "python -m project.evaluate runs/" in text
