@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from project.data import AugmentedDataModule, FileDataset, ResizedDataModule
+from project.data import AugmentedDataModule
+from project.engine import FileDataset, ResizedDataModule
 
 
 class LabelsCSV(AugmentedDataModule, ResizedDataModule):

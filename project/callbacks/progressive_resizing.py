@@ -5,7 +5,7 @@ from typing import Any
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from lightning.pytorch import Callback, Trainer
 
-from project.engine import require
+from project.engine import UserError
 from project.model.schedules import total_steps
 
 
@@ -47,9 +47,11 @@ class ProgressiveResizing(Callback):
         """Counts the steps of training."""
         self._total_steps = total_steps(trainer)
         full = pl_module.preprocessing["crop"]
-        possible = self.start == 1 or self.multiple < full
-        wanted = f"below {full}, the image size"
-        require(possible, "ProgressiveResizing's multiple", self.multiple, wanted)
+        if self.start < 1 and self.multiple >= full:
+            raise UserError(
+                f"ProgressiveResizing's multiple must be below {full}, the image size,"
+                f" got {self.multiple}"
+            )
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int

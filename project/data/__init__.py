@@ -8,19 +8,17 @@ from project.data.flowers_drawn import SyntheticFlowersDataModule
 from project.data.folder import FolderDataModule
 from project.data.hugging_face import HuggingFaceDataModule
 from project.data.torch_dataset import TorchDatasetModule
-from project.engine import ArrayDataset, FileDataset, ImageDataModule, ResizedDataModule
+from project.engine import ArrayDataset, ImageDataModule
 
 __all__ = [
     "ArrayDataset",
     "AugmentedDataModule",
     "CIFAR10DataModule",
     "CSVDataModule",
-    "FileDataset",
     "FlowersDataModule",
     "FolderDataModule",
     "HuggingFaceDataModule",
     "ImageDataModule",
-    "ResizedDataModule",
     "SyntheticFlowersDataModule",
     "TorchDatasetModule",
 ]

@@ -10,7 +10,7 @@ import torch
 from jsonargparse.typing import NonNegativeInt
 from torch import Tensor
 
-from project.engine import ImageBatch, ImageDataModule, require, uniform
+from project.engine import ImageBatch, ImageDataModule, UserError, uniform
 
 _FLIP = 1
 _SHIFT = 2
@@ -118,12 +118,10 @@ class AugmentedDataModule(ImageDataModule):
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a training batch of that epoch."""
         size = min(batch.images.shape[-2:])  # transforms may have changed it
-        require(
-            self.crop_padding < size,
-            "--data.crop_padding",
-            self.crop_padding,
-            f"below {size}, the image size",
-        )
+        if self.crop_padding >= size:
+            raise UserError(
+                f"--data.crop_padding must be below {size}, the image size, got {self.crop_padding}"
+            )
         fill = self.mean_colour(batch.images)
         return augment(batch, self.seed, epoch, self.flip, self.crop_padding, self.cutout, fill)
 

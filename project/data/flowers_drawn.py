@@ -15,7 +15,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from project.data.augmentation import AugmentedDataModule
-from project.engine import ArrayDataset, Preprocessing, require, uniform
+from project.engine import ArrayDataset, Preprocessing, UserError, uniform
 
 
 class Species(NamedTuple):
@@ -260,7 +260,8 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
         super().__init__(batch_size=batch_size, crop_padding=crop_padding, **kwargs)
         self.sizes = {"train": train_size, "val": val_size, "test": test_size}
         self.image_size = 32 if image_size is None else image_size
-        require(self.image_size >= 8, "--data.image_size", image_size, "at least 8")
+        if self.image_size < 8:
+            raise UserError(f"--data.image_size must be at least 8, got {image_size}")
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -41,14 +41,6 @@ Examples:
     >>> FileDataset([Path("1.jpg")], torch.tensor([0]), Noise.preprocessing).name(0)
     '1.jpg'
 
-    A network of the user's own is imported by its path, and checkpoints may name its module from then on:
-
-    >>> network = import_network("my_package.nets.TinyNet")  # doctest: +SKIP
-
-    A file that is there is not downloaded again:
-
-    >>> fetch_file("https://example.org/weights.pth", Path.cwd())
-
     Random numbers are functions of (seed, epoch, index, purpose), the same on any number of devices:
 
     >>> [round(number, 4) for number in uniform(0, 1, torch.tensor([5, 9]), 1000)[:, 0].tolist()]
@@ -92,14 +84,10 @@ Examples:
 
     A mistake that a person makes is one line:
 
-    >>> require(len(data.class_names) > 2, "--data.classes", 2, "at least 3")
-    Traceback (most recent call last):
-    UserError: --data.classes must be at least 3, got 2
-    >>> for read in (read_checkpoint, read_weights):
-    ...     try:
-    ...         read("absent")
-    ...     except UserError as error:
-    ...         note(f"error: {error}")
+    >>> try:
+    ...     ClassifierModule.read_weights("absent.pth")  # a file or an address
+    ... except UserError as error:
+    ...     note(f"error: {error}")
 """
 
 from importlib import import_module
@@ -114,7 +102,6 @@ if TYPE_CHECKING:
     from .commands.fit import CallbackOptions as CallbackOptions
     from .commands.fit import FitCommand as FitCommand
     from .errors import UserError as UserError
-    from .errors import require as require
     from .loading.batch import ArrayDataset as ArrayDataset
     from .loading.batch import ImageBatch as ImageBatch
     from .loading.data_module import ImageDataModule as ImageDataModule
@@ -125,11 +112,7 @@ if TYPE_CHECKING:
     from .loading.resized import ResizedDataModule as ResizedDataModule
     from .preprocessing import Preprocessing as Preprocessing
     from .randomness import uniform as uniform
-    from .run.checkpoint import read_checkpoint as read_checkpoint
-    from .run.checkpoint import read_weights as read_weights
-    from .run.files import fetch_file as fetch_file
     from .run.progress import note as note
-    from .run.settings import import_network as import_network
     from .training.module import ClassifierModule as ClassifierModule
     from .training.predictions import Predictions as Predictions
 
@@ -144,7 +127,6 @@ _MODULES = {
     "CallbackOptions": "commands.fit",
     "FitCommand": "commands.fit",
     "UserError": "errors",
-    "require": "errors",
     "ArrayDataset": "loading.batch",
     "ImageBatch": "loading.batch",
     "ImageDataModule": "loading.data_module",
@@ -155,11 +137,7 @@ _MODULES = {
     "ResizedDataModule": "loading.resized",
     "Preprocessing": "preprocessing",
     "uniform": "randomness",
-    "read_checkpoint": "run.checkpoint",
-    "read_weights": "run.checkpoint",
-    "fetch_file": "run.files",
     "note": "run.progress",
-    "import_network": "run.settings",
     "ClassifierModule": "training.module",
     "Predictions": "training.predictions",
 }

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
 
-from project.engine import ClassifierModule
-from project.engine.preprocessing import Preprocessing, empty_images
+from project.engine import ClassifierModule, Preprocessing
 from project.model.freezing import evaluate_frozen, freeze_layers
 from project.model.losses import CrossEntropy, Loss
 from project.model.metrics import Accuracy, MacroF1, MeanLoss, PredictionSets, TopKAccuracy
@@ -111,8 +110,9 @@ class ImageClassifier(ClassifierModule):
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
         num_classes = len(class_names)
-        black = empty_images(2, preprocessing).zero_()
-        self.network = with_channels(build_network(arch, num_classes, arch_args), black.shape[1])
+        channels = len(preprocessing["mean"])
+        self.network = with_channels(build_network(arch, num_classes, arch_args), channels)
+        black = torch.zeros(2, channels, preprocessing["crop"], preprocessing["crop"])
         self.memory_format = detect_memory_format(self.network, arch, num_classes, black)
         if weights is not None:
             start_from(self.network, arch, weights, num_classes)

@@ -9,7 +9,7 @@ from jsonargparse.typing import ClosedUnitInterval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from project.engine import UserError, require
+from project.engine import UserError
 
 Loss = nn.Module | Callable[..., Any]
 """Takes logits, (N, classes), and labels, int64 (N,) or soft, (N, classes); returns (N,)."""
@@ -66,8 +66,9 @@ class CrossEntropy(nn.Module):
         elif self.class_weights is not None:
             usable = len(self.class_weights) == classes and any(self.class_weights)
             usable = usable and all(0 <= weight < math.inf for weight in self.class_weights)
-            wanted = f"'balanced' or {classes} numbers from 0 that are not all 0"
-            require(usable, _WEIGHTS, self.class_weights, wanted)
+            if not usable:
+                wanted = f"'balanced' or {classes} numbers from 0 that are not all 0"
+                raise UserError(f"{_WEIGHTS} must be {wanted}, got {self.class_weights}")
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns each image's loss, float (N,); soft labels average the weights."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
+from importlib import import_module
 from inspect import signature
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]
 from torchvision.models.resnet import ResNet
 
-from project.engine import UserError, import_network
+from project.engine import UserError
 from project.model.small_networks import ResNet9
 
 TIMM = "timm/"
@@ -65,7 +66,8 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
         return partial(_timm_network, timm_name(arch))
     if is_path(arch):
         try:
-            return cast(Callable[..., nn.Module], import_network(arch))
+            module, _, name = arch.rpartition(".")
+            return cast(Callable[..., nn.Module], getattr(import_module(module), name))
         except (ImportError, AttributeError) as error:
             raise UserError(
                 f"--model.arch: {arch} cannot be imported ({_first_line(error)})"

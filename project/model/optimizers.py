@@ -11,7 +11,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import Optimizer
 
-from project.engine import UserError, require
+from project.engine import UserError
 from project.model.freezing import blocks
 
 LR_SCALE = "lr_scale"
@@ -22,7 +22,8 @@ def build_optimizer(
     make: OptimizerCallable, model: LightningModule, layer_decay: float = 1.0
 ) -> Optimizer:
     """Builds the optimizer of all of a model's parameters that require gradients."""
-    require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
+    if not 0 < layer_decay <= 1:
+        raise UserError(f"--model.layer_decay must be above 0, at most 1, got {layer_decay}")
     network = cast(nn.Module, model.network)
     inside = set(network.parameters())
     others = [parameter for parameter in model.parameters() if parameter not in inside]

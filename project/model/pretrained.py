@@ -4,25 +4,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from urllib.parse import urlsplit
 
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
 
-from project.engine import (
-    Preprocessing,
-    UserError,
-    fetch_file,
-    note,
-    read_checkpoint,
-    read_weights,
-)
+from project.engine import ClassifierModule, Preprocessing, UserError, note
 from project.model.networks import (
     INCEPTIONS,
     TIMM,
@@ -34,7 +25,6 @@ from project.model.networks import (
 
 _AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
 _FITS: Any = {"center": "crop", "squash": "squash", "border": "pad"}  # by timm's name
-_HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
 _OLD_DENSENET = re.compile(
     r"(denselayer\d+\.(?:norm|conv))\.(\d)\."
 )  # names in torchvision's files
@@ -51,7 +41,7 @@ class Pretrained(NamedTuple):
 def find_weights(arch: str, weights: str) -> Pretrained:
     """Finds weights by torchvision's or timm's name for them, in a file, or at an address."""
     if weights.startswith(("http://", "https://")):
-        return _in_file(weights, lambda: _download(weights))
+        return _in_file(weights)
     names: list[str] = []
     if arch in torchvision_names():
         names = sorted(get_model_weights(arch).__members__)
@@ -73,28 +63,13 @@ def find_weights(arch: str, weights: str) -> Pretrained:
             f"--model.weights: there is no file '{weights}', and {arch} has no weights of that"
             f" name; it has {', '.join(names) or 'none'}"
         )
-    return _in_file(weights, lambda: path)
+    return _in_file(str(path))
 
 
-def _download(url: str) -> Path:
-    """Downloads a file once, into torch.hub's cache."""
-    name = Path(urlsplit(url).path).name or "weights"
-    folder = Path(torch.hub.get_dir()) / "checkpoints"
-    digest = _HASH.search(name)
-    if digest is None:  # many files are called best.ckpt
-        folder /= sha256(url.encode()).hexdigest()[:16]
-    fetch_file(url, folder / name, digest[1] if digest else "")
-    return folder / name
-
-
-def _in_file(source: str, find: Callable[[], Path]) -> Pretrained:
-    def preprocessing() -> Preprocessing | None:
-        path = find()
-        with suppress(UserError):  # no checkpoint of this project
-            return cast(Preprocessing, read_checkpoint(path)["about"]["preprocessing"])
-        return None
-
-    return Pretrained(source, lambda: read_weights(find()), preprocessing)
+def _in_file(source: str) -> Pretrained:
+    """Finds weights in a file or at an address, of this project or of any other script."""
+    read = partial(ClassifierModule.read_weights, source)
+    return Pretrained(source, lambda: read().tensors, lambda: read().preprocessing)
 
 
 def _in_folder(folder: Path) -> Pretrained:
@@ -106,9 +81,8 @@ def _in_folder(folder: Path) -> Pretrained:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
 
-    return Pretrained(
-        str(folder), lambda: read_weights(folder / "model.safetensors"), preprocessing
-    )
+    read = partial(ClassifierModule.read_weights, folder / "model.safetensors")
+    return Pretrained(str(folder), lambda: read().tensors, preprocessing)
 
 
 def _of_config(config: Mapping[str, Any]) -> Preprocessing:
@@ -137,11 +111,8 @@ def _of_torchvision(arch: str, name: str) -> Pretrained:
         std=half if arch in INCEPTIONS else list(preset.std),
     )
     # not by torchvision's loader, which unpickles whatever is in the cache
-    return Pretrained(
-        f"{entry.name} of {arch}",
-        lambda: read_weights(_download(entry.url)),
-        lambda: preprocessing,
-    )
+    read = partial(ClassifierModule.read_weights, entry.url)
+    return Pretrained(f"{entry.name} of {arch}", lambda: read().tensors, lambda: preprocessing)
 
 
 def _of_timm(arch: str, tag: str) -> Pretrained:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
-from project.engine import require
+from project.engine import UserError
 from project.model.normalize import Normalization
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -80,9 +80,9 @@ def mean_logits(
     logits = with_mirror_image(images)
     if views == "flip":
         return logits
-    require(
-        views == "flip_and_shift", "--model.test_time_augmentation", views, "flip or flip_and_shift"
-    )
+    if views != "flip_and_shift":  # as a checkpoint may say
+        wanted = "flip or flip_and_shift"
+        raise UserError(f"--model.test_time_augmentation must be {wanted}, got {views}")
     wide = torch.cat([images[..., 1:2], images, images[..., -2:-1]], dim=3)
     padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
     moved = [with_mirror_image(part) for part in (padded[:, :, :-2, :-2], padded[:, :, 2:, 2:])]

@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from lightning.pytorch import Trainer
@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.serialization import safe_globals
 
 from ..errors import UserError, first_sentence, listed, printable
-from ..preprocessing import is_preprocessing
-from .files import whole_file
+from ..preprocessing import Preprocessing, is_preprocessing
+from .files import fetch_weights, is_address, whole_file
 
 if TYPE_CHECKING:
     from ..training.module import ClassifierModule
@@ -93,18 +93,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         UserError: The file is missing, damaged, or of another program.
     """
-    checkpoint = _read(path)
-    about = checkpoint.get(ABOUT) if isinstance(checkpoint, dict) else None
-    if not (
-        isinstance(about, dict)
-        and isinstance(checkpoint.get("state_dict"), dict)
-        and about.keys() >= _NEEDED
-        and is_preprocessing(about["preprocessing"])
-        and _are_names([about["arch"]])
-        and _are_names(about["class_names"])
-        and _are_fractions(about.get("thresholds"), about["class_names"])
-        and _are_fractions(about.get("coverage"))
-    ):
+    checkpoint: dict[str, Any] = _read(path)
+    if not _has_description(checkpoint):
         raise UserError(
             f"'{path}' was not written by this project: it does not name its classes and"
             " preprocessing"
@@ -117,6 +107,21 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
                 f"'{path}' is damaged: {printable(name)} has values that are not finite"
             )
     return checkpoint
+
+
+def _has_description(content: Any) -> bool:
+    """Returns True for a dict with weights and what a checkpoint of this project says of itself."""
+    about = content.get(ABOUT) if isinstance(content, dict) else None
+    return (
+        isinstance(about, dict)
+        and isinstance(content.get("state_dict"), dict)
+        and about.keys() >= _NEEDED
+        and is_preprocessing(about["preprocessing"])
+        and _are_names([about["arch"]])
+        and _are_names(about["class_names"])
+        and _are_fractions(about.get("thresholds"), about["class_names"])
+        and _are_fractions(about.get("coverage"))
+    )
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -169,14 +174,30 @@ def read_newest(
     return oldest, read_checkpoint(oldest)
 
 
-def read_weights(path: str | Path) -> dict[str, Tensor]:
+class Weights(NamedTuple):
+    """Weights of a file, and the preprocessing that they need, if the file says it."""
+
+    tensors: dict[str, Tensor]
+    preprocessing: Preprocessing | None
+
+
+def read_weights(source: str | Path) -> Weights:
     """Reads the one dict of tensors that a file is or contains, whatever script saved it.
+
+    Args:
+        source: The file, or its address, from which it is downloaded once.
 
     Raises:
         UserError: The file is missing or damaged, or has no or several such dicts.
     """
+    path = fetch_weights(str(source)) if is_address(source) else Path(source)
     with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
         content = _read(path)
+    about = content[ABOUT] if _has_description(content) else {}
+    return Weights(_tensors_of(content, path), about.get("preprocessing"))
+
+
+def _tensors_of(content: Any, path: Path) -> dict[str, Tensor]:
     if _is_state_dict(content):
         return dict(content)
     parts = content.items() if isinstance(content, dict) else ()

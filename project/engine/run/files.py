@@ -1,19 +1,24 @@
 """Files that appear whole or not at all: written, linked, or downloaded once."""
 
 import os
+import re
 import shutil
 import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from filelock import FileLock
 
 from ..errors import UserError, first_sentence
 from .progress import note
+
+_HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
 
 
 @contextmanager
@@ -86,23 +91,36 @@ def one_at_a_time(path: Path) -> FileLock:
     return FileLock(path.with_name(f".{path.name}.lock"))
 
 
-def fetch_file(url: str, path: Path, sha256: str = "") -> None:
-    """Downloads a file that is not there yet, and compares the beginning of its SHA-256."""
-    if path.exists():
-        return
+def is_address(source: object) -> bool:
+    """Returns True for the address of a file to download."""
+    return str(source).startswith(("http://", "https://"))
+
+
+def fetch_weights(url: str) -> Path:
+    """Downloads a file once, into torch.hub's cache, and compares the SHA-256 in its name."""
     import torch.hub  # here, as a command that writes a file need not import torch for --help
 
+    name = Path(urlsplit(url).path).name or "weights"
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    digest = _HASH.search(name)
+    if digest is None:  # many files are called best.ckpt
+        folder /= sha256(url.encode()).hexdigest()[:16]
+    path = folder / name
+    if path.exists():
+        return path
     try:
         with one_at_a_time(path):
             if not path.exists():
                 note(f"downloading {url} to {path.parent}")
                 watched = sys.stderr.isatty()
-                torch.hub.download_url_to_file(url, str(path), sha256 or None, progress=watched)
+                prefix = digest[1] if digest else None
+                torch.hub.download_url_to_file(url, str(path), prefix, progress=watched)
     except (OSError, HTTPException, ValueError, RuntimeError) as error:
         raise UserError(
             f"'{path}' is not there, and '{url}' cannot be fetched ({first_sentence(error)});"
             " connect to the network, or put the file there"
         ) from error
+    return path
 
 
 def fetch_archive(url: str, md5: str, folder: Path) -> None:

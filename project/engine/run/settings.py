@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from inspect import Parameter, isfunction, signature
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -96,12 +95,12 @@ def allow_module(name: str) -> None:
     _allowed.add(name)
 
 
-def import_network(path: str) -> Any:
-    """Imports a callable that the user names, and lets checkpoints name its module, too."""
+def allow_network(path: str) -> None:
+    """Lets checkpoints name networks of the module of one that the user has named by its path."""
     module, _, name = path.rpartition(".")
-    network = getattr(import_module(module), name)
-    allow_module(network.__module__ if isinstance(network, type) else module)
-    return network
+    network = vars(sys.modules.get(module, object)).get(name)
+    if network is not None:
+        allow_module(network.__module__ if isinstance(network, type) else module)
 
 
 def network_of_file(path: str, arguments: Any) -> str:

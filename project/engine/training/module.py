@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from ..errors import NonFiniteError, UserError
-from ..run.checkpoint import ABOUT, describe_run, sizes_of
+from ..run.checkpoint import ABOUT, describe_run, read_weights, sizes_of
 from ..run.progress import note
-from ..run.settings import plain_options
+from ..run.settings import allow_network, plain_options
 from .best_checkpoint import selection
 from .bookkeeping import Bookkeeping, require_supported
 from .labels import LabelModule
@@ -82,6 +82,8 @@ class ClassifierModule(LabelModule):
     not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
     """Arguments that a checkpoint leaves out: classes, and files that may be gone."""
 
+    read_weights = staticmethod(read_weights)
+
     arch: str
     arch_args: dict[str, object] | None
     network: nn.Module
@@ -116,7 +118,8 @@ class ClassifierModule(LabelModule):
         """Returns each image's training loss, float (N,)."""
 
     def add_metrics(self) -> None:
-        """Builds the metrics of each set."""
+        """Builds the metrics of each set; checkpoints may name the model's network from then on."""
+        allow_network(self.arch)
         # groups would merge metrics whose states agree after the first batch
         metrics = MetricCollection({**self.configure_metrics()}, compute_groups=False)
         trained = {name: metrics[name] for name in self.train_metric_names if name in metrics}

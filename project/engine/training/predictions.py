@@ -118,8 +118,9 @@ class CollectPredictions(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Keeps a batch's predictions, if the step returns logits."""
-        if not isinstance(outputs, Tensor) or not hasattr(batch, "indices"):
+        """Keeps a batch's predictions, if it is a data module's and the step returns logits."""
+        data = trainer.datamodule  # type: ignore[attr-defined]  # set by a loop
+        if data is None or not isinstance(outputs, Tensor) or not hasattr(batch, "indices"):
             return
         logits = outputs.float()
         probabilities = pl_module.probabilities(logits)
