@@ -155,7 +155,7 @@ class Wrapped(nn.Module):
 def loaded(path: Path, weights, num_classes: int) -> tuple[dict[str, Any], list[str]]:
     torch.save(weights, path)
     network = Wrapped(num_classes)
-    left_out = load_weights(network, read_weights(path), str(path), num_classes)
+    left_out = load_weights(network, read_weights(path).tensors, str(path), num_classes)
     return network.state_dict(), left_out
 
 
@@ -193,7 +193,7 @@ def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_fro
 def test_a_safetensors_file_will_do(tmp_path):
     trained = {name: value + 1 for name, value in Wrapped(7).state_dict().items()}
     save_file(trained, tmp_path / "weights.safetensors")
-    weights = read_weights(tmp_path / "weights.safetensors")
+    weights = read_weights(tmp_path / "weights.safetensors").tensors
     assert load_weights(network := Wrapped(7), weights, "weights", 7) == []
     assert all(torch.equal(value, trained[name]) for name, value in network.state_dict().items())
 
