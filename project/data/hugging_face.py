@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from project.data.torch_dataset import TorchDatasetModule
-from project.engine import open_hugging_face
 
 
 class HuggingFaceDataModule(TorchDatasetModule):
@@ -28,7 +27,7 @@ class HuggingFaceDataModule(TorchDatasetModule):
         label_column: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(train=partial(open_hugging_face, root, subset), **kwargs)
+        super().__init__(train=partial(self.open_hugging_face, root, subset), **kwargs)
         self.image_column, self.label_column = image_column, label_column
         self.images_root = Path(root).expanduser()
         self.not_remembered = ("val", "test")

@@ -29,7 +29,7 @@ Examples:
 
     A data set of Hugging Face is opened by its name or folder:
 
-    >>> rows = open_hugging_face("beans")  # doctest: +SKIP
+    >>> rows = MapDatasetModule.open_hugging_face("beans")  # doctest: +SKIP
 
     Images in files are decoded in loader workers; a subclass says which folder has the classes:
 
@@ -106,7 +106,6 @@ if TYPE_CHECKING:
     from .loading.batch import ImageBatch as ImageBatch
     from .loading.data_module import ImageDataModule as ImageDataModule
     from .loading.files import FileDataset as FileDataset
-    from .loading.hugging_face import open_hugging_face as open_hugging_face
     from .loading.image_files import ImageFilesDataModule as ImageFilesDataModule
     from .loading.map_dataset import MapDatasetModule as MapDatasetModule
     from .loading.resized import ResizedDataModule as ResizedDataModule
@@ -131,7 +130,6 @@ _MODULES = {
     "ImageBatch": "loading.batch",
     "ImageDataModule": "loading.data_module",
     "FileDataset": "loading.files",
-    "open_hugging_face": "loading.hugging_face",
     "ImageFilesDataModule": "loading.image_files",
     "MapDatasetModule": "loading.map_dataset",
     "ResizedDataModule": "loading.resized",

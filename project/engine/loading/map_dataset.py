@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 from ..errors import UserError
 from ..run.files import one_at_a_time
 from .batch import BatchDataset
-from .hugging_face import feature_datasets
+from .hugging_face import feature_datasets, open_hugging_face
 from .resized import ResizedDataModule
 from .splits import SPLITS, cut_classes
 from .torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
@@ -35,6 +35,7 @@ class MapDatasetModule(ResizedDataModule):
     """
 
     not_remembered = SPLITS
+    open_hugging_face = staticmethod(open_hugging_face)
     image_column: str | None = None
     """The column of images in a data set of Hugging Face, if it is not the only one."""
     label_column: str | None = None
