@@ -5,7 +5,6 @@ everything, so that an attempt costs no start-up; what is killed is a process li
 """
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -16,17 +15,14 @@ import warnings
 from collections import Counter
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor, nn
 
 from project.engine.cli.entry import one_line_errors, quiet_libraries
 from project.fit import FitCLI
 from tests.conftest import QUIET, empty_figures
 from tests.distributed.processes import environment, fork, launched, wait
+from tests.engine.toy import SmallNetwork, differences, outcome
 
 SMALL = [
     *("--data.train_size=96", "--data.val_size=40", "--data.test_size=24", "--data.image_size=32"),
@@ -75,25 +71,6 @@ SCENARIOS = {  # kinds of training
 }
 
 
-class SmallNetwork(nn.Module):
-    """Has what makes a continuation hard, batch statistics and dropout, and is written to the disk in no time."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 8, 3, stride=2, bias=False)
-        self.bn1 = nn.BatchNorm2d(8)
-        self.conv2 = nn.Conv2d(8, 16, 3, stride=2, bias=False)
-        self.bn2 = nn.BatchNorm2d(16)
-        self.dropout = nn.Dropout(0.2)
-        self.fc = nn.Linear(16, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.bn1(self.conv1(x)).relu()
-        x = self.bn2(self.conv2(x)).relu()
-        logits: Tensor = self.fc(self.dropout(x.mean((2, 3))))
-        return logits
-
-
 def _train(args: list[str]) -> None:
     """The life of one forked process."""
     patch = pytest.MonkeyPatch()
@@ -120,62 +97,6 @@ def start(folder: Path, scenario: list[str]) -> list[ForkProcess]:
     return [
         fork(lambda: _train(args), variables, folder.with_suffix(".log")) for variables in world
     ]
-
-
-def outcome(run: Path) -> dict[str, Any]:
-    """Everything in which a continued run must not differ from an undisturbed one."""
-    kept: dict[str, Any] = {"metrics.json": json.loads((run / "metrics.json").read_text())}
-    if (run / "metrics.csv").exists():
-        kept["metrics.csv"] = (run / "metrics.csv").read_text()
-    for name in ("best", "last"):
-        checkpoint = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
-        names = [
-            "state_dict",
-            "optimizer_states",
-            "lr_schedulers",
-            "counts",
-            "global_step",
-            "epoch",
-        ]
-        names += ["current_model_state", "averaging_state", "MixedPrecision"]
-        kept |= {f"{name}: {key}": checkpoint[key] for key in names if key in checkpoint}
-        about = checkpoint["about"]
-        kept[f"{name}: about"] = [
-            about["metrics"].get("val"),
-            about["optimizer"],
-            about["lr_scheduler"],
-        ]
-    accumulator = EventAccumulator(
-        str(run), size_guidance={"images": 0, "scalars": 0}, purge_orphaned_data=False
-    )
-    accumulator.Reload()
-    for tag in accumulator.Tags()["scalars"]:
-        # files of one second, as runs that follow each other within a test may have, are read in any order
-        points = sorted((event.step, event.value) for event in accumulator.Scalars(tag))
-        kept[tag] = [step for step, _ in points] if tag == "train/images_per_second" else points
-    for tag in accumulator.Tags()["images"]:
-        kept[tag] = sorted(event.step for event in accumulator.Images(tag))
-    return kept
-
-
-def differences(one, other, where: str = "") -> list[str]:
-    """The places at which two nested structures differ in any bit."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        keys = sorted(set(one) | set(other), key=str)
-        return [
-            text
-            for key in keys
-            for text in differences(one.get(key), other.get(key), f"{where}/{key}")
-        ]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        return [text for i, pair in pairs for text in differences(*pair, f"{where}/{i}")]
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        bits = [tensor.cpu().contiguous().numpy().tobytes() for tensor in (one, other)]
-        return (
-            [] if one.dtype == other.dtype and bits[0] == bits[1] else [f"{where}: tensors differ"]
-        )
-    return [] if one == other else [f"{where}: {one} is not {other}"]
 
 
 def disturb(

@@ -1,17 +1,55 @@
-"""A classifier, data and a trainer of the engine's own terms, so that its tests need nothing else of the package."""
+"""A classifier, data and a command of the engine's own terms: its tests need nothing else of the package."""
 
 import copy
-from collections.abc import Mapping
+import csv
+import json
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
+import pytest
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
 
-from project.engine import ArrayDataset, ClassifierModule, ImageDataModule, Preprocessing
+from project.engine import (
+    ArrayDataset,
+    ClassifierModule,
+    FitCommand,
+    ImageDataModule,
+    Preprocessing,
+)
+from project.engine.cli.class_parser import Screen
+from project.engine.cli.entry import one_line_errors, quiet_libraries
+from project.engine.training.best_checkpoint import BestCheckpoint
+from project.engine.training.last_checkpoint import LastCheckpoint, StoppedError
+from project.engine.training.non_finite import StopOnNonFinite
 
 PREPROCESSING: Preprocessing = {"resize": 8, "crop": 8, "mean": [0.5] * 3, "std": [0.25] * 3}
+RUN = Path("runs/run")
+BEST = RUN / "checkpoints" / "best.ckpt"
+LAST = RUN / "checkpoints" / "last.ckpt"
+STEPS = 8
+"""The steps of a run: two epochs of four batches of 16."""
+
+
+def cases(names: str, *rows: Any, **options: Any) -> Any:
+    """Runs a test for each row of a table, whose columns are named."""
+    # addresses are never the same
+    ids = {"ids": lambda value: str(value).partition(" at 0x")[0][:60]}
+    return pytest.mark.parametrize(
+        names.split() if " " in names else names, rows, **(ids | options)
+    )
 
 
 class Loss(MeanMetric):
@@ -23,59 +61,105 @@ class Loss(MeanMetric):
         super().update(losses)
 
 
-class ToyClassifier(ClassifierModule):
-    """Two layers on the pixels."""
+class SmallNetwork(nn.Module):
+    """Has batch statistics and dropout, which make resuming hard, and is written in no time."""
 
-    def __init__(self, class_names: list[str], preprocessing: Preprocessing) -> None:
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.save_hyperparameters(logger=False)
-        self.class_names, self.preprocessing = class_names, preprocessing
-        self.arch, self.arch_args, self.compile_network = "toy", None, False
-        self.criterion = nn.CrossEntropyLoss(ignore_index=-1, reduction="none")
-        hidden = [nn.Linear(3 * 8 * 8, 16), nn.ReLU()]
-        self.network = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(16, len(class_names)))
+        self.conv1 = nn.Conv2d(3, 8, 3, stride=2, bias=False)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 16, 3, stride=2, bias=False)
+        self.bn2 = nn.BatchNorm2d(16)
+        self.dropout = nn.Dropout(0.2)
+        self.fc = nn.Linear(16, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn1(self.conv1(x)).relu()
+        x = self.bn2(self.conv2(x)).relu()
+        logits: Tensor = self.fc(self.dropout(x.mean((2, 3))))
+        return logits
+
+
+class ToyClassifier(ClassifierModule):
+    """A small network on the pixels."""
+
+    def __init__(
+        self,
+        class_names: list[str],
+        preprocessing: Preprocessing,
+        optimizer: OptimizerCallable = lambda params: SGD(params, lr=0.1, momentum=0.9),
+        lr_scheduler: LRSchedulerCallable | None = None,
+        interval: str = "epoch",
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=self.not_saved, logger=False)
+        self.class_names = class_names
+        self.preprocessing = preprocessing
+        self.arch = "toy"
+        self.arch_args = None
+        self.compile_network = False
+        self.criterion = nn.CrossEntropyLoss(reduction="none")
+        self.network = self.build_network(len(class_names))
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.interval = interval
         self.add_metrics()
+
+    def build_network(self, num_classes: int) -> nn.Module:
+        return SmallNetwork(num_classes)
 
     def configure_metrics(self) -> dict[str, Metric]:
         accuracy = MulticlassAccuracy(len(self.class_names), average="micro")
-        return {"loss": Loss(), "accuracy": accuracy}
+        return {"loss": Loss(nan_strategy="disable"), "accuracy": accuracy}
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(1)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.network(images / 255 - 0.5)
+        dtype = next(self.network.parameters()).dtype
+        logits: Tensor = self.network(images.to(dtype) / 255 - 0.5)
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         losses: Tensor = self.criterion(logits, labels)
         return losses
 
-    def step(self, split, batch) -> tuple[Tensor, Tensor]:
+    def training_step(self, batch, batch_idx: int) -> Tensor:
         batch = self.as_batch(batch)
         logits = self(batch.images)
         losses = self.loss(logits, batch.labels)
+        self.measure("train", logits, batch.labels, losses)
+        return losses.mean()
+
+    def validation_step(self, batch, batch_idx: int) -> None:
+        self.evaluate("val", batch)
+
+    def test_step(self, batch, batch_idx: int) -> None:
+        self.evaluate("test", batch)
+
+    def evaluate(self, split, batch) -> None:
+        batch = self.as_batch(batch)
+        logits = self(batch.images).float()
+        losses = F.cross_entropy(logits, batch.labels, ignore_index=-1, reduction="none")
         self.measure(split, logits, batch.labels, losses)
-        return logits, losses
 
-    def training_step(self, batch, batch_idx: int) -> Tensor:
-        return self.step("train", batch)[1].mean()
-
-    def validation_step(self, batch, batch_idx: int) -> Tensor:
-        return self.step("val", batch)[0]
-
-    def test_step(self, batch, batch_idx: int) -> Tensor:
-        return self.step("test", batch)[0]
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(self.network.parameters())
+        if self.lr_scheduler is None:
+            return optimizer
+        schedule = self.lr_scheduler(optimizer)
+        monitor = getattr(schedule, "monitor", None)
+        config = {"scheduler": schedule, "interval": self.interval, "strict": False}
+        return [optimizer], [config | ({"monitor": monitor} if monitor else {})]
 
 
 class ToyData(ImageDataModule):
     """Noise, brighter for each class."""
 
-    def __init__(self, size: int = 24, **options) -> None:
-        super().__init__(**{"batch_size": 8, **options})
+    def __init__(
+        self, size: int = 64, batch_size: int = 16, num_workers: int | None = 0, **options
+    ) -> None:
+        super().__init__(batch_size, num_workers, **options)
         self.size = size
 
     @property
@@ -87,18 +171,23 @@ class ToyData(ImageDataModule):
         return copy.deepcopy(PREPROCESSING)
 
     def load(self) -> Mapping[str, ArrayDataset]:
-        generator = torch.Generator().manual_seed(0)
-        labels = torch.arange(self.size) % 3
-        noise = torch.randint(64, (self.size, 3, 8, 8), generator=generator)
-        images = (noise + 64 * labels[:, None, None, None]).to(torch.uint8)
-        return {split: ArrayDataset(images, labels, split) for split in ("train", "val", "test")}
+        sizes = {"train": self.size, "val": 24, "test": 25}
+        return {split: noise(size, split) for split, size in sizes.items()}
 
 
-def toy(cls: type[ToyClassifier] = ToyClassifier) -> ToyClassifier:
+def noise(size: int, split: str) -> ArrayDataset:
+    generator = torch.Generator().manual_seed(size)
+    labels = torch.arange(size) % 3
+    images = torch.randint(64, (size, 3, 8, 8), generator=generator)
+    images += 64 * labels[:, None, None, None]
+    return ArrayDataset(images.to(torch.uint8), labels, split)
+
+
+def toy(cls: type[ToyClassifier] = ToyClassifier, **options) -> ToyClassifier:
     """A classifier with the same first weights each time."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return cls(ToyData().class_names, copy.deepcopy(PREPROCESSING))
+        return cls(ToyData().class_names, copy.deepcopy(PREPROCESSING), **options)
 
 
 def toy_trainer(**options) -> Trainer:
@@ -106,3 +195,190 @@ def toy_trainer(**options) -> Trainer:
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
     quiet["enable_model_summary"] = False
     return Trainer(**{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **quiet, **options})
+
+
+@dataclass
+class ToyCallbacks:
+    """The engine's own callbacks.
+
+    Args:
+        last_checkpoint: See there.
+        stop_on_non_finite: See there.
+    """
+
+    last_checkpoint: LastCheckpoint | bool = True
+    stop_on_non_finite: StopOnNonFinite | bool = True
+
+    def build(self, checkpoints: Path, monitor: str, mode: str) -> list[Callback]:
+        last, stop = self.last_checkpoint, self.stop_on_non_finite
+        return [
+            *([StopOnNonFinite() if stop is True else stop] if stop else []),
+            *([LastCheckpoint() if last is True else last] if last else []),
+            BestCheckpoint(checkpoints, monitor, mode),
+        ]
+
+
+class ToyFit(FitCommand):
+    """Trains a toy classifier; ``added`` has further callbacks."""
+
+    module = __name__
+    description = "Trains a toy."
+    build_model = ToyClassifier
+    data_class = ImageDataModule
+    classes: ClassVar = {"data": f"{__name__}.ToyData", "model": f"{__name__}.ToyClassifier"}
+    path_classes: ClassVar = {}
+    defaults: ClassVar = {
+        "trainer.accelerator": "cpu",
+        "trainer.devices": 1,
+        "trainer.max_epochs": 2,
+        "trainer.log_every_n_steps": 1,
+        "trainer.precision": "32-true",
+        "trainer.num_sanity_val_steps": 0,
+        "trainer.enable_progress_bar": False,
+        "trainer.enable_model_summary": False,
+    }
+    screen = Screen(trainer=(), data=ToyData, model=ToyClassifier, examples=())
+    progress_class = Callback
+    callback_options = ToyCallbacks
+    added: Iterable[Callback] = ()
+
+    def _callbacks(self) -> list[Callback]:
+        return [*super()._callbacks(), *self.added]
+
+
+def fit(*args: str, callbacks: Iterable[Callback] = ()) -> ToyFit:
+    """Runs the command in this process, in ``runs/run``, with further callbacks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ToyFit, "added", callbacks)
+        quiet_libraries()
+        cli = ToyFit(["--name=run", *args])
+        cli.fit()
+    return cli
+
+
+class AtStep(Callback):
+    """Sends this process a signal in a step, counted from 1, as the system might.
+
+    0 is before the first step, one too many in the test.
+    """
+
+    def __init__(self, step: int, number: int = signal.SIGTERM) -> None:
+        self.step = step
+        self.number = number
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        if self.step == 0:
+            os.kill(os.getpid(), self.number)
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
+        if trainer.global_step + 1 == self.step:
+            os.kill(os.getpid(), self.number)
+
+    def on_test_start(self, trainer, pl_module) -> None:
+        if trainer.global_step < self.step:
+            os.kill(os.getpid(), self.number)
+
+
+def stop_at(step: int, *args: str, number: int = signal.SIGTERM) -> StoppedError:
+    """Runs the command, which a signal stops in a step."""
+    with pytest.raises(StoppedError) as stopped:
+        fit(*args, callbacks=[AtStep(step, number)])
+    return stopped.value
+
+
+def one_line(command, capsys) -> str:
+    """The line of the error that a command ends with, behind what it says of its work."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        command()
+    *notes, line = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith("error: ")
+    assert not [
+        note for note in notes if note.startswith(("error", "Traceback")) or "Warning" in note
+    ]
+    return str(line)
+
+
+def read_json(path: Path | str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def load(path: Path) -> Any:
+    return torch.load(path, weights_only=True)
+
+
+def rows(path: Path | str) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def events(run: Path) -> EventAccumulator:
+    """TensorBoard's files of a run."""
+    sizes = {"images": 0, "scalars": 0}
+    return EventAccumulator(str(run), size_guidance=sizes, purge_orphaned_data=False).Reload()
+
+
+def curve(run: Path, tag: str) -> list[tuple[int, float]]:
+    """The points of a curve; files of one second are read in any order."""
+    return sorted((event.step, event.value) for event in events(run).Scalars(tag))
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """Everything in which a continued run must not differ from an undisturbed one."""
+    kept: dict[str, Any] = {"metrics.json": read_json(run / "metrics.json")}
+    if (run / "metrics.csv").exists():
+        kept["metrics.csv"] = (run / "metrics.csv").read_text()
+    names = ["state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch"]
+    names += ["current_model_state", "averaging_state", "MixedPrecision"]
+    for name in ("best", "last"):
+        checkpoint = load(run / "checkpoints" / f"{name}.ckpt")
+        kept |= {f"{name}: {key}": checkpoint[key] for key in names if key in checkpoint}
+        about = checkpoint["about"]
+        described = [about["metrics"].get("val"), about["optimizer"], about["lr_scheduler"]]
+        kept[f"{name}: about"] = described
+    logged = events(run)
+    for tag in logged.Tags()["scalars"]:
+        points = curve(run, tag)
+        is_speed = tag == "train/images_per_second"
+        kept[tag] = [step for step, _ in points] if is_speed else points
+    for tag in logged.Tags()["images"]:
+        kept[tag] = sorted(event.step for event in logged.Images(tag))
+    return kept
+
+
+def differences(one, other, where: str = "") -> list[str]:
+    """The places at which two nested structures differ in any bit."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = sorted(set(one) | set(other), key=str)
+        return [
+            text
+            for key in keys
+            for text in differences(one.get(key), other.get(key), f"{where}/{key}")
+        ]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [text for i, pair in pairs for text in differences(*pair, f"{where}/{i}")]
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        bits = [tensor.cpu().contiguous().numpy().tobytes() for tensor in (one, other)]
+        is_same = one.dtype == other.dtype and bits[0] == bits[1]
+        return [] if is_same else [f"{where}: tensors differ"]
+    return [] if one == other else [f"{where}: {one} is not {other}"]
+
+
+def require_same_end(run: Path, expected: dict[str, Any], but: str = "?") -> None:
+    different = [text for text in differences(expected, outcome(run)) if but not in text]
+    assert not different, "\n".join(different)
+    assert [folder.name for folder in run.parent.iterdir()] == [run.name]
+
+
+@contextmanager
+def surroundings(caches: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Keeps tests apart from the machine's user."""
+    torch.set_num_threads(1)  # threads that outnumber the cores wait for each other
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["python"])  # LightningCLI warns if there are two command lines
+        # or Lightning gives a strategy's process as many as there are cores
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("XDG_CACHE_HOME", str(caches))  # for what is found out about files
+        yield patch

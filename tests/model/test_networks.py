@@ -315,3 +315,15 @@ def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():
             UserError, match=rf"is called '{name}'; there are layer1\.0, .* fc, backbone$"
         ):
             classifier(arch="resnet18", freeze=name)
+
+
+@pytest.mark.parametrize(
+    "arch", ["shufflenet_v2_x0_5", "squeezenet1_1", "timm/vit_tiny_patch16_224"]
+)
+def test_the_limit_of_checkpoints_leaves_room_for_the_network_itself(arch):
+    with torch.device("meta"):
+        weights = build_network(arch, 3).state_dict()
+        with limited_by(weights, "abc"):
+            build_network(arch, 3)
+        with pytest.raises(UserError), limited_by({"x": torch.zeros(3)}, "abc"):
+            build_network("vgg11", 3)

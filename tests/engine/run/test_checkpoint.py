@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
-from project.engine.errors import UserError
+from project.engine import Preprocessing, UserError, import_network
 from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint, read_weights
 from project.engine.run.settings import (
     allow_module,
@@ -26,11 +26,19 @@ from project.engine.run.settings import (
     network_of_file,
     plain_options,
 )
-from project.model import ImageClassifier
-from project.model.networks import build_network
-from tests.conftest import cases
-from tests.small import load, one_line, read_json, require_same_end, small, stop_at
-from tests.stress import differences, outcome
+from tests.engine.toy import (
+    ToyClassifier,
+    cases,
+    differences,
+    fit,
+    load,
+    one_line,
+    outcome,
+    read_json,
+    require_same_end,
+    stop_at,
+    toy,
+)
 
 EXPLAINED: dict[str, Any] = {"class_names": ["a", "b", "c"], "epoch": 3, "step": 8, "metrics": {}}
 EXPLAINED |= {
@@ -84,7 +92,7 @@ def test_a_file_of_another_project_is_refused(tmp_path):
 def whole(tmp_path_factory) -> Path:
     """The folder of a run that nobody disturbed."""
     place: Path = tmp_path_factory.mktemp("undisturbed")
-    small(f"--trainer.default_root_dir={place}")
+    fit(f"--trainer.default_root_dir={place}")
     return place / "run"
 
 
@@ -130,10 +138,10 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_keeps_it_unt
         # the first one after the run resumes
         patch.setattr(AtomicCheckpointIO, "save_checkpoint", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(SystemExit):
-            small(EVERY_STEP)
+            fit(EVERY_STEP)
     assert PREVIOUS.read_bytes() == before
     capsys.readouterr()
-    small(EVERY_STEP)
+    fit(EVERY_STEP)
     said = capsys.readouterr().err
     assert re.search(
         rf"'{LAST}' is damaged.*looking for the one before it.*in epoch 2 after step 5", said, re.S
@@ -146,7 +154,7 @@ def test_two_damaged_checkpoints_are_an_error_of_one_line(workplace, capsys):
     stop_at(3, EVERY_STEP)
     for path in (LAST, PREVIOUS):
         flip_a_weight(path)
-    assert "is damaged" in one_line(small, capsys)
+    assert "is damaged" in one_line(fit, capsys)
     assert not (CHECKPOINTS.parent / "metrics.json").exists()
 
 
@@ -162,14 +170,14 @@ def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, ca
 
     with monkeypatch.context() as patch:
         patch.setattr("project.engine.run.checkpoint.open", full_for_this, raising=False)
-        said = one_line(lambda: small(EVERY_STEP), capsys)
+        said = one_line(lambda: fit(EVERY_STEP), capsys)
     assert (
         "cannot write: No space left on device; make room; to resume, run the same command with --name run"
         in said
     )
     assert sorted(os.listdir(CHECKPOINTS)) == ["last.ckpt", "previous.ckpt"]
     assert name == "best" or LAST.read_bytes() == before
-    small()
+    fit()
     require_same_end(Path("runs/run"), outcome(whole))
 
 
@@ -219,35 +227,40 @@ def test_a_module_that_imports_when_it_is_asked_is_not_asked(allowed, monkeypatc
     assert not asked
 
 
+class Named(ToyClassifier):
+    """A toy that takes the path of its network."""
+
+    def __init__(
+        self, class_names: list[str], preprocessing: Preprocessing, arch: str = f"{__name__}.Deep"
+    ) -> None:
+        self.path = arch
+        super().__init__(class_names, preprocessing)
+        self.arch = arch
+
+    def build_network(self, num_classes: int) -> nn.Module:
+        network: nn.Module = import_network(self.path)(num_classes)
+        return network
+
+
 def test_in_python_the_callers_word_is_enough(allowed, tmp_path):
     path = tmp_path / "net.ckpt"
-    model = ImageClassifier(
-        EXPLAINED["class_names"], EXPLAINED["preprocessing"], arch=f"{__name__}.Deep"
-    )
-    torch.save(
-        GOOD | {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams)}, path
-    )
+    model = toy(Named)
+    saved = {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams)}
+    torch.save(GOOD | saved, path)
     allowed.clear()
     with pytest.raises(UserError, match="give --import"):
-        ImageClassifier.load_from_checkpoint(path)
-    assert isinstance(
-        ImageClassifier.load_from_checkpoint(path, arch=f"{__name__}.Deep").network, Deep
-    )
-    assert isinstance(
-        ImageClassifier.load_from_checkpoint(path).network, Deep
-    )  # it has been named now
+        Named.load_from_checkpoint(path)
+    assert isinstance(Named.load_from_checkpoint(path, arch=f"{__name__}.Deep").network, Deep)
+    assert isinstance(Named.load_from_checkpoint(path).network, Deep)  # it has been named now
 
 
-@pytest.mark.parametrize(
-    "arch", ["shufflenet_v2_x0_5", "squeezenet1_1", "timm/vit_tiny_patch16_224"]
-)
-def test_the_limit_leaves_room_for_the_network_itself(arch):
+def test_the_limit_leaves_room_for_the_network_itself():
     with torch.device("meta"):
-        weights = build_network(arch, 3).state_dict()
+        weights = Deep(3, 20).state_dict()
         with limited_by(weights, EXPLAINED["class_names"]):
-            build_network(arch, 3)
+            Deep(3, 20)
         with pytest.raises(UserError), limited_by({"x": torch.zeros(3)}, EXPLAINED["class_names"]):
-            build_network("vgg11", 3)
+            Deep(3, 2000)
     assert nn.Linear(4000, 4000).weight.numel() == 4000**2  # nothing is limited afterwards
 
 
@@ -315,26 +328,26 @@ def test_a_named_pipe_is_no_checkpoint_and_is_not_waited_for(tmp_path, read):
 def test_a_checkpoint_of_the_users_does_not_take_the_name_of_the_runs(workplace, folder):
     own = ModelCheckpoint(folder, "best", monitor="val/loss")
     with pytest.raises(UserError, match=r"^ModelCheckpoint would write best\.ckpt"):
-        small(callbacks=[own])
+        fit(callbacks=[own])
 
 
 def test_a_checkpoint_of_the_users_does_not_write_the_last_of_the_runs(workplace):
     own = ModelCheckpoint(monitor="val/loss", save_last=True)
     with pytest.raises(UserError, match=r"^ModelCheckpoint would write last\.ckpt"):
-        small(callbacks=[own])
+        fit(callbacks=[own])
 
 
 def test_a_users_best_elsewhere_is_not_taken_for_the_runs(workplace):
-    small(callbacks=[ModelCheckpoint("mine", "best", monitor="val/loss")])
+    fit(callbacks=[ModelCheckpoint("mine", "best", monitor="val/loss")])
     assert read_json("runs/run/metrics.json")["selection"]["monitor"] == "val/accuracy"
     assert Path("mine/best.ckpt").exists()
 
 
-class Forgetful(ImageClassifier):
+class Forgetful(ToyClassifier):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["own"] = 1
 
 
 def test_a_model_that_forgets_to_call_super_is_told_when_it_first_saves(workplace):
     with pytest.raises(TypeError, match=r"must call super\(\)\.on_save_checkpoint"):
-        small(f"--model={__name__}.Forgetful")
+        fit(f"--model={__name__}.Forgetful")

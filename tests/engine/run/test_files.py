@@ -20,8 +20,7 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO
 from project.engine.run.files import fetch_archive, hard_link
 from project.engine.run.rows import RowWriter, resume_rows
-from tests.conftest import cases
-from tests.small import load, rows
+from tests.engine.toy import cases, load, rows
 
 COLUMNS = ["path", "label", "confidence", "correct", "error"]
 ODD = [

@@ -1,4 +1,4 @@
-"""``best.ckpt`` is chosen by the metric that the command names, ``last.ckpt`` saved in time, one that does not fit refused by name."""
+"""``best.ckpt`` is chosen by the metric that the command names, ``last.ckpt`` saved in time."""
 
 import math
 import signal
@@ -13,22 +13,28 @@ from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam
 
-from project.engine.errors import UserError
-from project.engine.loading.batch import ArrayDataset
+from project.engine import ArrayDataset, ClassifierModule, UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO
 from project.engine.run.processes import StopRequest
 from project.engine.training.best_checkpoint import Monitor, chosen_monitor
 from project.engine.training.bookkeeping import _require_fitting_state
-from project.engine.training.module import ClassifierModule
-from project.model import ImageClassifier
-from tests.conftest import cases
-from tests.small import load, one_line, small, stop_at
-from tests.stress import SmallNetwork, differences
-from tests.test_fit import events
+from tests.engine.toy import (
+    BEST,
+    LAST,
+    RUN,
+    STEPS,
+    ToyClassifier,
+    cases,
+    curve,
+    differences,
+    events,
+    fit,
+    load,
+    one_line,
+    stop_at,
+)
 
-STEPS, EVERY = 8, "--callbacks.last_checkpoint.every"
-RUN = Path("runs/run")
-BEST, LAST = (RUN / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+EVERY = "--callbacks.last_checkpoint.every"
 
 
 def pretend(patch: pytest.MonkeyPatch, losses, accuracies) -> None:
@@ -58,24 +64,21 @@ def test_the_best_with_a_finite_loss_is_tested_once(
     tested: list[dict[str, torch.Tensor]] = []
     with monkeypatch.context() as patch:
         patch.setattr(
-            ImageClassifier,
+            ToyClassifier,
             "on_test_start",
             lambda model: tested.append(deepcopy(model.state_dict())),
         )
         pretend(patch, [*losses, 9.0], [0.25, 0.5, 0.75, 0.1])
-        small("--trainer.max_epochs=3", *flags)
-    best, last, said = load(BEST), load(LAST), capsys.readouterr()
+        fit("--trainer.max_epochs=3", *flags)
+    best, last, said = load(BEST), load(LAST), capsys.readouterr().err
     assert (best["global_step"], last["global_step"]) == (step, 12)
     assert [differences(best["state_dict"], one) for one in tested] == [[]]
-    logged = events(RUN)
-    for points in (logged.Scalars("test/accuracy"), logged.Images("test/confusion_matrix")):
-        assert [point.step for point in points] == [step - 1]  # counted from 0
-    assert [point.step for point in logged.Scalars("val/accuracy")] == [3, 7, 11]
-    assert "step" not in logged.Tags()["scalars"]
+    assert [at for at, _ in curve(RUN, "test/accuracy")] == [step - 1]  # counted from 0
+    assert [at for at, _ in curve(RUN, "val/accuracy")] == [3, 7, 11]
+    assert "step" not in events(RUN).Tags()["scalars"]
     assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
-    assert f"best.ckpt (epoch {step // 4}, by {selection[0]})" in said.out
     named = [
-        f"the validation loss is {loss} after step {4 * epoch}:" in said.err
+        f"the validation loss is {loss} after step {4 * epoch}:" in said
         for epoch, loss in enumerate(losses, 1)
     ]
     assert named == [not math.isfinite(loss) for loss in losses]
@@ -83,7 +86,7 @@ def test_the_best_with_a_finite_loss_is_tested_once(
 
 def test_a_run_that_ends_before_its_first_step_has_no_best_checkpoint(workplace, capsys):
     assert "training ended before its first step" in one_line(
-        lambda: small("--trainer.max_time=00:00:00:00"), capsys
+        lambda: fit("--trainer.max_time=00:00:00:00"), capsys
     )
     assert list(workplace.rglob("*.ckpt")) == []
 
@@ -106,7 +109,7 @@ def test_the_mode_is_the_metrics_own_or_is_asked_for(metric, mode, expected):
 def test_early_stopping_stops_after_its_patience(workplace, monkeypatch):
     pretend(monkeypatch, [3.0, 1.0, 2.0, 2.0, 9.0], [0.5] * 5)
     stopping = "EarlyStopping --trainer.callbacks.monitor=val/loss --trainer.callbacks.patience=2"
-    cli = small(*f"--trainer.callbacks+={stopping} --trainer.max_epochs=9".split())
+    cli = fit(*f"--trainer.callbacks+={stopping} --trainer.max_epochs=9".split())
     assert cli.trainer.current_epoch == 4
 
 
@@ -120,7 +123,7 @@ def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(
     assert said in capsys.readouterr().err
     assert [signal.getsignal(one) for one in StopRequest.SIGNALS] == before
     assert not (RUN / "metrics.json").exists()
-    small()
+    fit()
     assert (RUN / "metrics.json").exists()
 
 
@@ -133,13 +136,13 @@ def test_samples_that_were_trained_on_are_not_loaded_again(workplace, monkeypatc
         return serve(dataset, wanted)
 
     monkeypatch.setattr(ArrayDataset, "__getitems__", remember)
-    small("--name=whole")
+    fit("--name=whole")
     whole = served.copy()
     assert len(whole) == 16 * STEPS
     for step in (3, 4):
         stop_at(step, f"--name=stopped {step}")
         served.clear()
-        small(f"--name=stopped {step}")
+        fit(f"--name=stopped {step}")
         assert served == whole[16 * step :]
 
 
@@ -166,7 +169,7 @@ def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, step
         "project.engine.training.last_checkpoint.time", SimpleNamespace(monotonic=lambda: times[-1])
     )
     steps_take_time = LambdaCallback(on_train_batch_end=lambda *_: times.append(times[-1] + 60))
-    small("--trainer.max_epochs=3", *flags.split(), callbacks=[steps_take_time])
+    fit("--trainer.max_epochs=3", *flags.split(), callbacks=[steps_take_time])
     assert saved == steps
 
 
@@ -183,22 +186,19 @@ def test_an_optimizers_state_fits_it_and_none_of_other_shapes(cls, options):
         _require_fitting_state(optimizer, "last.ckpt")
 
 
-def test_a_run_resumes_with_its_own_parameters_monitor_and_last_checkpoint_alone_or_fewer_counts(
+def test_a_run_resumes_with_its_own_options_and_last_checkpoint_alone_or_fewer_counts(
     workplace, capsys
 ):
-    torch.save(SmallNetwork(8).state_dict(), "weights.pth")
-    stop_at(3, "--model.weights=weights.pth")
+    stop_at(3)
     for flag, complaint in (
-        ("--model.freeze=conv2", "--model.freeze is conv2, not None, which cannot change"),
+        ("--model.interval=step", "--model.interval is step, not epoch, which cannot change"),
         ("--model.optimizer=AdamW", "--model.optimizer is {'class_path': 'torch.optim.AdamW'"),
         ("--monitor=val/loss", "--monitor is val/loss, not val/accuracy, which cannot change"),
         ("--callbacks.last_checkpoint=false", "resumes with --callbacks.last_checkpoint alone"),
     ):
-        assert complaint in one_line(
-            lambda flag=flag: small("--model.weights=weights.pth", flag), capsys
-        )
+        assert complaint in one_line(lambda flag=flag: fit(flag), capsys)
         assert load(LAST)["global_step"] == 3
     older = load(LAST)
     del older["counts"]["accuracy"]
     torch.save(older, LAST)
-    small("--model.weights=weights.pth", "--monitor=val/accuracy")
+    fit()

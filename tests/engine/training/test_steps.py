@@ -1,12 +1,8 @@
-"""Steps let nothing that is not finite reach the weights, wait for no device, and are logged; averages of weights are exact."""
+"""Steps let nothing that is not finite reach the weights, and are logged; averages are exact."""
 
-import json
 import math
 from copy import deepcopy
-from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -18,33 +14,31 @@ from lightning.pytorch.callbacks import (
     LambdaCallback,
 )
 from torch import Tensor
-from torch.optim.lr_scheduler import ConstantLR
 
-from project.engine.run.loggers import is_logged
-from project.engine.training.module import ClassifierModule
+from project.engine import is_logged
 from project.engine.training.non_finite import _non_finite
-from project.model import ImageClassifier
-from tests.conftest import cases, evaluate, make_folder
-from tests.engine.run.test_folder import curve
+from tests.engine.toy import (
+    BEST,
+    LAST,
+    RUN,
+    ToyClassifier,
+    ToyData,
+    cases,
+    curve,
+    differences,
+    fit,
+    load,
+    one_line,
+    outcome,
+    require_same_end,
+    toy,
+    toy_trainer,
+)
 from tests.engine.training.test_resume import SCALED
-from tests.model.test_classifier import Memory, linear, trainer
-from tests.small import load, one_line, require_same_end, small
-from tests.stress import SmallNetwork, differences, outcome
 
-RUN = Path("runs/run")
 START = "--trainer.callbacks.update_starting_at"
-EMA = [
-    "--trainer.callbacks+=EMAWeightAveraging",
-    "--trainer.callbacks.decay=0.9",
-    "--model.optimizer.lr=0.5",
-]
-FOLDER = [
-    "--data=FolderDataModule",
-    "--data.root=images",
-    "--data.image_size=32",
-    "--data.batch_size=4",
-]
-FOLDER += ["--data.num_workers=0"]
+EMA = ["--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.9"]
+QUIET = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
 
 
 class Witness(Callback):
@@ -97,41 +91,39 @@ def late(request, monkeypatch):
 @pytest.mark.parametrize(
     ("accumulate", "step", "late"), [(1, 7, False), (2, 4, True)], indirect=["late"]
 )
-def test_the_files_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_that_step(
+def test_the_images_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_that_step(
     workplace, monkeypatch, capsys, late, accumulate, step
 ):
-    make_folder(workplace / "images", {"blue": 15, "red": 15})
     flags = [
+        "--data.batch_size=4",
+        "--data.size=16",
         f"--trainer.accumulate_grad_batches={accumulate}",
         "--callbacks.last_checkpoint.every_n_steps=1",
     ]
-    flags.append("--trainer.log_every_n_steps=1")
-    witness, own_step = Witness(), ImageClassifier.training_step
+    witness = Witness()
+    own_step = ToyClassifier.training_step
 
     def spoilt_step(model, batch, batch_idx):
         spoilt = batch_idx % accumulate == 0 and model.trainer.global_step + 1 == step
         return own_step(model, batch, batch_idx) * (math.nan if spoilt else 1.0)
 
-    small(*flags, "--trainer.default_root_dir=whole", data=FOLDER)
+    fit(*flags, "--trainer.default_root_dir=whole")
     with monkeypatch.context() as patch:
-        patch.setattr(ImageClassifier, "training_step", spoilt_step)
-        said = one_line(lambda: small(*flags, data=FOLDER, callbacks=[witness]), capsys)
+        patch.setattr(ToyClassifier, "training_step", spoilt_step)
+        said = one_line(lambda: fit(*flags, callbacks=[witness]), capsys)
     assert f"training stopped at step {step}: the loss is nan" in said
-    assert "in process 0, of the images '" in said
+    assert "in process 0, of the images 'train " in said
     assert said.endswith("try a lower --model.optimizer.lr, under another --name")
-    assert len(witness.images[step]) == said.count(".jpg") == 4 * accumulate
-    assert all(
-        f"'{name}'" in said and Path("images", name).exists() for name in witness.images[step]
-    )
+    assert len(witness.images[step]) == said.count("'train ") == 4 * accumulate
+    assert all(f"'{name}'" in said for name in witness.images[step])
     assert late or differences(witness.weights[step], weights_of(witness.network)) == []
-    last, best = (load(RUN / "checkpoints" / f"{name}.ckpt") for name in ("last", "best"))
+    last, best = load(LAST), load(BEST)
     assert last["global_step"] == step - 1
     assert all(math.isfinite(value) for _, value in curve(RUN, "train/loss"))
-    assert all(
-        value.isfinite().all() for one in (last, best) for value in one["state_dict"].values()
-    )
-    small(*flags, data=FOLDER)
-    require_same_end(RUN, outcome(Path("whole/run")))
+    weights = [*last["state_dict"].values(), *best["state_dict"].values()]
+    assert all(value.isfinite().all() for value in weights)
+    fit(*flags)
+    require_same_end(RUN, outcome(RUN.parents[1] / "whole/run"))
 
 
 def test_no_checkpoint_of_a_users_own_callback_has_numbers_that_are_not_finite(workplace, capsys):
@@ -145,7 +137,7 @@ def test_no_checkpoint_of_a_users_own_callback_has_numbers_that_are_not_finite(w
             model.network.bn1.running_mean[0] = math.inf
 
     said = one_line(
-        lambda: small(*flags.split(), callbacks=[LambdaCallback(on_train_batch_end=spoil)]), capsys
+        lambda: fit(*flags.split(), callbacks=[LambdaCallback(on_train_batch_end=spoil)]), capsys
     )
     assert "network.bn1.running_mean has values that are not finite after step 3;" in said
     assert "to resume" not in said
@@ -161,7 +153,7 @@ def test_a_bad_gradient_of_a_finite_loss_is_neither_validated_nor_saved(
     """A GPU is a step ahead, which comes to nothing."""
     witness, average, validated = Witness(), cast(Any, EMAWeightAveraging(decay=0.5)), Mock()
     callbacks = [BadGradient(step), witness, average, LambdaCallback(on_validation_end=validated)]
-    said = one_line(lambda: small("--trainer.log_every_n_steps=4", callbacks=callbacks), capsys)
+    said = one_line(lambda: fit("--trainer.log_every_n_steps=4", callbacks=callbacks), capsys)
     stopped = f"training stopped at step {step}: the gradient is not finite in process 0, of the"
     assert stopped in said
     assert "and 8 more;" in said  # of the 16
@@ -169,7 +161,7 @@ def test_a_bad_gradient_of_a_finite_loss_is_neither_validated_nor_saved(
     if not late:
         assert differences(witness.weights[step], weights_of(witness.network)) == []
         assert all(value.isfinite().all() for value in average._average_model.parameters())
-    assert (validated.called, [*RUN.rglob("*.ckpt"), *RUN.rglob("metrics.csv")]) == (False, [])
+    assert (validated.called, [*RUN.rglob("*.ckpt")]) == (False, [])
 
 
 @pytest.mark.filterwarnings(
@@ -179,7 +171,7 @@ def test_a_loss_scaler_may_skip_steps_and_too_many_in_a_row_are_an_error(workpla
     flags = [*SCALED.split(), "--callbacks.stop_on_non_finite.patience=3"]
     witness = Witness()
     callbacks = [BadGradient(1, 3, 5, 6, 7, 8), witness]
-    said = one_line(lambda: small(*flags, callbacks=callbacks), capsys)
+    said = one_line(lambda: fit(*flags, callbacks=callbacks), capsys)
     assert "training stopped at step 8: the gradient is not finite" in said
     kept = [
         step
@@ -198,55 +190,7 @@ def test_what_is_finite_is_told_from_what_is_not(values, finite, dtype):
     assert bool(_non_finite(tensors, torch.device("cpu"))) is not finite
 
 
-class OnMeta(Callback):
-    """Moves training to the device without data, where ``item``, ``tolist``, ``cpu``, ``nonzero`` and the like are errors."""
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        pl_module.to("meta")
-        trainer.strategy._root_device, trainer._teardown = torch.device("meta"), lambda: None
-        trainer.strategy.setup_optimizers(trainer)
-
-    def on_train_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
-    ) -> None:
-        assert batch.images.is_meta
-        if batch_idx == 3:
-            raise EOFError("the steps were taken")
-
-
-@cases(
-    "flags",
-    ["--trainer.enable_progress_bar=true", "--trainer.callbacks+=TQDMProgressBar"],
-    [
-        "--data.batch_transforms+=torchvision.transforms.v2.MixUp",
-        "--trainer.accumulate_grad_batches=2",
-    ],
-    [
-        "--model.optimizer=examples.recipes.muon.Muon",
-        "--trainer.gradient_clip_val=1",
-        "--data.crop_padding=2",
-    ],
-    [
-        "--data.device_cache=true",
-        "--trainer.precision=bf16-mixed",
-        "--model.loss.class_weights=balanced",
-    ],
-)
-def test_a_step_reads_nothing_from_its_device(workplace, monkeypatch, flags):
-    monkeypatch.setattr(
-        torch, "get_device_module", lambda _: SimpleNamespace(manual_seed=lambda seed: None)
-    )
-    monkeypatch.setattr(
-        "project.engine.training.non_finite._copied", lambda flags: lambda: [False, False]
-    )
-    logged = {"loss": 1.0, "accuracy": 0.5}  # in the second step, which alone may wait
-    monkeypatch.setattr(ClassifierModule, "conclude", lambda *_: logged)
-    with pytest.raises(EOFError, match="the steps were taken"):
-        small(
-            "--trainer.logger=false", "--trainer.log_every_n_steps=2", *flags, callbacks=[OnMeta()]
-        )
-
-
+@QUIET
 @cases("every changes", (100, {0: 1}), (100, {0: 1, 1: 2}), (100, {0: 4, 2: 1}), (0, {0: 1, 1: 2}))
 def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
     logged: list[int] = []
@@ -254,12 +198,22 @@ def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
         on_train_batch_end=lambda run, *_: logged.extend([run.current_epoch] * is_logged(run))
     )
     callbacks = [GradientAccumulationScheduler(changes), witness]
-    run = trainer(max_epochs=3, limit_val_batches=0, log_every_n_steps=every, callbacks=callbacks)
-    run.fit(linear(lr_scheduler_interval="epoch"), datamodule=Memory())
+    options = {"max_epochs": 3, "limit_val_batches": 0, "log_every_n_steps": every}
+    run = toy_trainer(**options, callbacks=callbacks)
+    run.fit(toy(), datamodule=ToyData())
     assert {*logged} == ({0, 1, 2} if every else set())
-    assert run.log_every_n_steps == every  # as the next training with this trainer may be longer
+    # as the next training with this trainer may be longer
+    assert run.log_every_n_steps == every  # type: ignore[attr-defined]
 
 
+class Linear(ToyClassifier):
+    """A layer without statistics, whose mean gradient does not depend on the batches of a step."""
+
+    def build_network(self, num_classes: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, num_classes))
+
+
+@QUIET
 @cases(
     "batches accumulate changes",
     (4, 2, {}),
@@ -271,80 +225,31 @@ def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
 def test_each_step_has_the_mean_gradient_of_its_batches_as_in_a_plain_loop(
     batches, accumulate, changes
 ):
-    data, schedule = Memory(batch_size=8), partial(ConstantLR, factor=1.0)
-    model = linear(lr_scheduler=schedule, lr_scheduler_interval="epoch")
+    model = toy(Linear)
     plain = deepcopy(model)
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    optimizer = plain.configure_optimizers()
+    served: list[tuple[Tensor, Tensor]] = []
+    witness = LambdaCallback(
+        on_train_batch_start=lambda *args: served.append((args[2].images, args[2].labels))
+    )
+    options = {"max_epochs": 3, "limit_train_batches": batches, "limit_val_batches": 0}
+    callbacks = [witness, *([GradientAccumulationScheduler(changes)] if changes else [])]
+    run = toy_trainer(accumulate_grad_batches=accumulate, callbacks=callbacks, **options)
+    run.fit(model, datamodule=ToyData())
     for epoch in range(3):
         size = changes.get(epoch, accumulate)
         for start in range(0, batches, size):
-            step = data.batches()[start : min(start + size, batches)]
-            images, labels = (torch.cat(field) for field in zip(*step, strict=True))
+            at = slice(epoch * batches + start, epoch * batches + min(start + size, batches))
+            images, labels = (torch.cat(field) for field in zip(*served[at], strict=True))
             optimizer.zero_grad()
             plain.loss(plain(images), labels).mean().backward()
             optimizer.step()
-    options = {"max_epochs": 3, "limit_train_batches": batches, "limit_val_batches": 0}
-    if changes:
-        options["callbacks"] = GradientAccumulationScheduler(changes)
-    trainer(accumulate_grad_batches=accumulate, **options).fit(model, datamodule=data)
     torch.testing.assert_close(model.network.state_dict(), plain.network.state_dict())
 
 
 def real(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copies of weights and statistics, without the counts of batches, of which there is no mean."""
     return {name: value.clone() for name, value in state.items() if value.is_floating_point()}
-
-
-class Float32(SmallNetwork):
-    """Remembers in training and evaluation whether a GPU may round to TF32."""
-
-    rounding: ClassVar[set[tuple[bool, bool]]] = set()
-
-    def forward(self, x):
-        self.rounding.add((self.training, torch.backends.cudnn.allow_tf32))
-        return super().forward(x)
-
-
-def test_tf32_is_off_in_exact_evaluation_alone(workplace):
-    fresh = LambdaCallback(on_train_start=lambda *_: Float32.rounding.clear())
-    small("--trainer.max_steps=1", network=Float32, callbacks=[fresh])
-    assert Float32.rounding == {(True, True), (False, False)}
-
-
-PLATEAU = [
-    "--model.lr_scheduler=ReduceLROnPlateau",
-    "--model.lr_scheduler.patience=0",
-    "--model.lr_scheduler.threshold=1e9",  # nothing is an improvement but the first
-    "--trainer.max_epochs=4",
-]
-
-
-@cases(
-    "flags monitor looks",  # how often it looked at the metric, in four epochs of four steps
-    ("", "val/loss", 4),
-    ("--trainer.check_val_every_n_epoch=2", "val/loss", 2),
-    ("--model.lr_scheduler_interval=step", "val/loss", 4),
-    ("--model.lr_scheduler_interval=step --trainer.val_check_interval=2", "val/loss", 8),
-    ("--model.lr_scheduler_interval=step --trainer.log_every_n_steps=1", "train/loss", 16),
-    ("--trainer.check_val_every_n_epoch=2", "train/loss", 4),
-    ("--trainer.check_val_every_n_epoch=null --trainer.val_check_interval=3", "val/loss", 4),
-    ("--trainer.check_val_every_n_epoch=null --trainer.val_check_interval=9", "val/loss", 0),
-    ("--trainer.check_val_every_n_epoch=2 --model.lr_scheduler_interval=step", "val/loss", 0),
-    ("--trainer.val_check_interval=00:01:00:00", "val/loss", 0),
-    ("--model.lr_scheduler_interval=step --trainer.log_every_n_steps=3", "train/loss", 0),
-    ("--trainer.log_every_n_steps=0", "train/loss", 0),
-)
-def test_a_schedule_looks_at_a_metric_when_it_was_measured_or_is_refused_before_the_first_step(
-    workplace, capsys, flags, monitor, looks
-):
-    options = [*PLATEAU, f"--model.lr_scheduler.monitor={monitor}", *flags.split()]
-    if looks:
-        (config,) = small(*options).trainer.lr_scheduler_configs
-        assert config.scheduler.last_epoch == looks
-    else:
-        said = one_line(lambda: small(*options), capsys)
-        assert said.startswith(f"error: ReduceLROnPlateau watches {monitor}, which is not measured")
-        assert not RUN.exists()
 
 
 class Averaged(Callback):
@@ -394,10 +299,17 @@ def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(
 ):
     """In epochs of four steps; steps are counted from 0 by the option, and from 1 here."""
     by_hand = Averaged(after_step, after_epoch)
-    small(*EMA, *start, "--trainer.max_epochs=3", "--monitor=val/loss", callbacks=[by_hand])
+    fit(
+        *EMA,
+        "--model.optimizer.lr=0.5",
+        *start,
+        "--trainer.max_epochs=3",
+        "--monitor=val/loss",
+        callbacks=[by_hand],
+    )
     assert len(by_hand.validated) == 3
     torch.testing.assert_close(by_hand.validated, by_hand.expected)
-    best = load(RUN / "checkpoints" / "best.ckpt")
+    best = load(BEST)
     assert best["epoch"] == by_hand.losses.index(min(by_hand.losses))
     saved = {
         name.removeprefix("network."): value
@@ -405,9 +317,3 @@ def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(
         if "network." in name
     }
     torch.testing.assert_close(real(saved), by_hand.expected[best["epoch"]])
-    monkeypatch.setattr(
-        "project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes)
-    )
-    evaluate(f"{RUN}/checkpoints/best.ckpt")
-    evaluated = json.loads((RUN / "checkpoints" / "best.test.metrics.json").read_text())
-    assert json.loads((RUN / "metrics.json").read_text())["test"].items() <= evaluated.items()

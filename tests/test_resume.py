@@ -1,0 +1,107 @@
+"""What yours adds to a run resumes, too, and a kill at any moment changes nothing."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import LambdaCallback
+
+from examples.recipes.airbench import Airbench
+from tests.distributed.processes import succeed
+from tests.engine.toy import SmallNetwork
+from tests.engine.training import test_resume as engine
+from tests.engine.training.test_resume import EVERY_THIRD, PLATEAU, params
+from tests.small import load, rows, small, stop_at
+from tests.test_examples import vit
+
+RUN, LAST = Path("runs/run"), Path("runs/run/checkpoints/last.ckpt")
+
+
+class Row(NamedTuple):
+    """A row of the engine's table, the network, and epochs in which the run fails before."""
+
+    flags: str
+    stops: Iterable[int] = (1, 6)
+    slow: bool = False
+    ends: Iterable[int] = ()
+    network: Callable[[int], Any] = SmallNetwork
+    fails: Iterable[int] = ()
+
+
+FIVE_EPOCHS = "--trainer.max_epochs=5 --callbacks.last_checkpoint.every_n_steps=1"
+RECIPES = "examples.recipes"
+ROWS = {
+    "a schedule and plots": Row(EVERY_THIRD, (3, 5)),
+    "a schedule that watches validation across epochs": Row(
+        f"{EVERY_THIRD} --trainer.val_check_interval=3 --trainer.check_val_every_n_epoch=null"
+        f" {PLATEAU}"
+    ),
+    "the head first": Row(
+        f"--model.lr_scheduler={RECIPES}.head_first.HeadFirst --model.layer_decay=0.5"
+        " --model.optimizer=AdamW",
+        (2, 5),
+    ),
+    # between a validation and the end of its epoch, and after the last validation
+    "seldom validated": Row(
+        f"{FIVE_EPOCHS} --trainer.check_val_every_n_epoch=2", (15, 18), fails=(1, 3)
+    ),
+    "often validated": Row(f"{FIVE_EPOCHS} --trainer.val_check_interval=2", (15,), fails=(1, 3)),
+    "Airbench, Muon, alternating flips": Row(
+        f"--model.optimizer={RECIPES}.muon.Muon --model.test_time_augmentation=flip_and_shift"
+        f" --data.flip=alternating --data.crop_padding=2 {EVERY_THIRD}"
+        f" --trainer.callbacks+={RECIPES}.airbench.WhitenByFirstBatch",
+        network=lambda num_classes: Airbench(num_classes, (8, 16, 16)),
+    ),
+    "cached features": Row(
+        "--model.freeze=backbone --model.weights=weights.pth --data.flip=false"
+        " --data.crop_padding=0 --data.cutout=0"
+        " --trainer.callbacks+=project.callbacks.CachedFeatures"
+    ),
+    "LoRA": Row("--model=examples.lora.LoRAClassifier --model.rank=2", network=vit, slow=True),
+}
+
+
+@pytest.mark.parametrize("row", params(ROWS))
+def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
+    torch.save(SmallNetwork(8).state_dict(), "weights.pth")  # for the row that needs some
+    fit = partial(small, network=row.network)
+    for epoch in row.fails:  # once a row of metrics.csv has been written behind the last checkpoint
+        failing = LambdaCallback(
+            on_train_epoch_start=lambda run, _, epoch=epoch: 1 / (run.current_epoch - epoch)
+        )
+        with pytest.raises(ZeroDivisionError):
+            fit(*row.flags.split(), callbacks=[failing])
+        assert len(rows(RUN / "metrics.csv")) == epoch
+        assert load(LAST)["global_step"] < 4 * epoch
+    expected = engine.check(row, fit, partial(stop_at, network=row.network))
+    assert "val/confusion_matrix" in expected
+
+
+def last_line(place: Path, *options: str) -> str:
+    return succeed(
+        [sys.executable, "-m", "tests.stress", *options], place, timeout=1500
+    ).out.splitlines()[-1]
+
+
+def test_a_kill_changes_nothing(tmp_path):
+    found = last_line(
+        tmp_path, "--kills=1", "--once_saved", "--scenario=two processes"
+    )  # with loader workers
+    assert found == "1 kills, 1 continuations, 0 differences"
+
+
+@pytest.mark.slow
+def test_many_kills_of_all_kinds_of_runs_change_nothing(tmp_path):
+    found = re.fullmatch(
+        r"72 kills, (\d+) continuations, 0 differences",
+        last_line(tmp_path, "--kills=72", "--seed=1"),
+    )
+    assert found
+    assert (
+        int(found[1]) > 12
+    )  # the others came before a checkpoint, or before the next attempt had found it
