@@ -24,6 +24,7 @@ from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.predict import PredictCLI
 from project.report import ReportCLI
+from tests.engine.toy import cases as cases
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,14 +83,6 @@ def empty_figures() -> Iterator[None]:
         for name in ("image_grid", "confusion_figure", "curves_figure", "class_figure"):
             patch.setattr(f"project.analysis.plots.{name}", lambda *_: Figure(figsize=(0.1, 0.1)))
         yield
-
-
-def cases(names: str, *rows: Any, **options: Any) -> Any:
-    """Runs a test for each row of a table, whose columns are named."""
-    options = {
-        "ids": lambda value: str(value).partition(" at 0x")[0][:60]
-    } | options  # addresses are never the same
-    return pytest.mark.parametrize(names.split() if " " in names else names, rows, **options)
 
 
 def fit(*args: str, drawn: bool = False) -> FitCLI:

@@ -90,26 +90,14 @@ def test_the_engine_imports_nothing_of_yours_and_does_not_name_the_package(path)
 
 TESTS_OF_YOURS = """
 cli/test_command.py project.data project.fit project.model tests.conftest
-cli/test_command.py tests.distributed.processes tests.small
+cli/test_command.py tests.small
 cli/test_command_line.py project.data project.evaluate project.fit project.model tests.conftest
 cli/test_messages.py project.evaluate tests.conftest tests.small
 loading/test_crops.py project.data tests.analysis.test_prediction tests.conftest
 loading/test_decode.py tests.conftest
 loading/test_scan.py project.analysis.plots tests.data.stubs tests.data.test_folder
 loading/test_torch_dataset.py tests.conftest tests.data.stubs tests.data.test_torch_dataset
-run/test_checkpoint.py project.model project.model.networks tests.conftest tests.small
-run/test_checkpoint.py tests.stress
-run/test_files.py tests.conftest tests.small
-run/test_folder.py tests.conftest tests.distributed.processes tests.small tests.test_fit
-test_boundaries.py tests.conftest tests.distributed.processes
-test_hardware.py tests.conftest tests.distributed.processes tests.test_memory
-test_randomness.py tests.conftest
-training/test_checkpoints.py project.model tests.conftest tests.small
-training/test_checkpoints.py tests.stress tests.test_fit
-training/test_resume.py examples.recipes.airbench project.data project.model tests.conftest
-training/test_resume.py tests.distributed.processes tests.small tests.stress tests.test_examples
-training/test_steps.py project.model tests.conftest tests.model.test_classifier tests.small
-training/test_steps.py tests.stress
+test_boundaries.py tests.conftest
 """  # what the engine's tests still need of yours and of its tests
 
 
@@ -138,13 +126,29 @@ def test_yours_comes_in_by_the_door():
 
 
 def test_the_engines_tests_need_nothing_of_yours():
-    ours = re.compile(rf"({PACKAGE}|tests|examples)(?!\.engine\b)(\.|$)")
+    shared = "engine|distributed.processes"
+    ours = re.compile(rf"({PACKAGE}|tests|examples)(?!\.({shared})\b)(\.|$)")
     tests = ROOT / "tests" / "engine"
     needed = {}
     for path in tests.rglob("*.py"):
         if modules := {m for m in modules_of(path) if ours.match(m) and m != PACKAGE}:
             needed[path.relative_to(tests).as_posix()] = modules
     assert needed == allowed(TESTS_OF_YOURS)
+
+
+def test_the_engines_tests_pass_with_the_rest_of_the_package_removed(tmp_path):
+    kept = [f"{PACKAGE}/engine", "tests/engine", "tests/distributed/processes.py"]
+    kept += [f"{PACKAGE}/__init__.py", "tests/__init__.py", "tests/distributed/__init__.py"]
+    for place in kept:
+        copy = tmp_path / place
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copied = shutil.copytree if (ROOT / place).is_dir() else shutil.copy
+        copied(ROOT / place, copy)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    fast = "plain_trainer or restored or rewound or vanishes or draw_alike or mean_gradient"
+    folders = ["tests/engine/run", "tests/engine/training"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", fast]
+    assert "[100%]" in succeed([*command, *folders], tmp_path, PYTHONPATH=str(tmp_path)).out
 
 
 def classes_of(paths: list[Path]) -> set[str]:

@@ -1,27 +1,36 @@
 """What the machine offers: memory that stays with the process, cores within a quota."""
 
 import os
+import re
+import sys
+from pathlib import Path
 
+import pytest
 import torch
 
 from project.engine import hardware
-from tests.conftest import cases
 from tests.distributed.processes import fork, wait
-from tests.test_memory import memory, needs_linux
+from tests.engine.toy import cases
 
 
-@needs_linux
+def held() -> int:
+    """Bytes that this process has in memory."""
+    (size,) = re.findall(r"^VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    return 1024 * int(size)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")
 def test_freed_memory_is_kept_for_the_next_step():
     def allocate() -> None:
         hardware.tune_malloc()
         tensor = torch.ones(2**26)
-        size, held = tensor.nbytes, memory("Rss")
+        size = tensor.nbytes
+        before = held()
         del tensor
-        assert held - memory("Rss") < 0.1 * size
+        assert before - held() < 0.1 * size
 
-    assert wait([fork(allocate, {})]) == [
-        0
-    ]  # in a process of its own, as the settings cannot be taken back
+    # in a process of its own, as the settings cannot be taken back
+    assert wait([fork(allocate, {})]) == [0]
 
 
 @cases(

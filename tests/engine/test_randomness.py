@@ -13,7 +13,7 @@ from project.engine.training.sampler import (
     shuffled,
     weighted_draw,
 )
-from tests.conftest import cases
+from tests.engine.toy import cases
 
 COUNT = 4000
 SEEDS = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 123456789]

@@ -29,7 +29,6 @@ from project.engine import (
     ImageDataModule,
     Preprocessing,
 )
-from project.engine.cli.class_parser import Screen
 from project.engine.cli.entry import one_line_errors, quiet_libraries
 from project.engine.training.best_checkpoint import BestCheckpoint
 from project.engine.training.last_checkpoint import LastCheckpoint, StoppedError
@@ -237,7 +236,9 @@ class ToyFit(FitCommand):
         "trainer.enable_progress_bar": False,
         "trainer.enable_model_summary": False,
     }
-    screen = Screen(trainer=(), data=ToyData, model=ToyClassifier, examples=())
+    examples = ()
+    trainer_options = ()
+    data_in_help = ToyData
     progress_class = Callback
     callback_options = ToyCallbacks
     added: Iterable[Callback] = ()

@@ -13,6 +13,7 @@ from torch.optim import SGD
 from torchvision.models import list_models  # type: ignore[attr-defined]  # not in its __all__
 
 from project.engine.errors import UserError
+from project.engine.run.settings import limited_by
 from project.model import ImageClassifier
 from project.model.freezing import block_name, blocks, freeze_layers
 from project.model.networks import build_network, detect_memory_format, head

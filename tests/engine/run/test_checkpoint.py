@@ -17,10 +17,11 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
-from project.engine import Preprocessing, UserError, import_network
+from project.engine import Preprocessing, UserError
 from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint, read_weights
 from project.engine.run.settings import (
     allow_module,
+    import_network,
     imported_class,
     limited_by,
     network_of_file,

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import (
 )
 from torch import Tensor
 
-from project.engine import is_logged
+from project.engine.run.loggers import is_logged
 from project.engine.training.non_finite import _non_finite
 from tests.engine.toy import (
     BEST,
