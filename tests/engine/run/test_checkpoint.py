@@ -21,7 +21,7 @@ from project.engine import Preprocessing, UserError
 from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint, read_weights
 from project.engine.run.settings import (
     allow_module,
-    import_network,
+    allow_network,
     imported_class,
     limited_by,
     network_of_file,
@@ -239,8 +239,8 @@ class Named(ToyClassifier):
         self.arch = arch
 
     def build_network(self, num_classes: int) -> nn.Module:
-        network: nn.Module = import_network(self.path)(num_classes)
-        return network
+        allow_network(self.path)
+        return Deep(num_classes)
 
 
 def test_in_python_the_callers_word_is_enough(allowed, tmp_path):
