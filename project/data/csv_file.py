@@ -22,7 +22,6 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
             for each class are taken, too.
         split_column: The column of ``train``, ``val`` or ``test``, or of 1 for ``val``. A split
             that no row names is cut from the training images.
-        delimiter: The character between columns, by default the one that fits.
         kwargs: See ``ImageFilesDataModule``.
     """
 
@@ -33,7 +32,6 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
         path_column: str | None = None,
         label_column: str | None = None,
         split_column: str | None = None,
-        delimiter: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -44,7 +42,7 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
             "split_column": split_column,
         }
         folder = Path(root).expanduser() if root is not None else None
-        self.root = self.read_from_table(self.file, folder, columns, delimiter)
+        self.root = self.read_from_table(self.file, folder, columns)
 
     @property
     def source(self) -> Path:

@@ -127,11 +127,11 @@ def test_of_many_broken_files_the_first_are_named_and_all_are_counted(tmp_path):
     assert "\n" not in text
 
 
-def test_a_folder_of_arrays_alone_names_the_option_that_reads_them(tmp_path):
+def test_files_that_are_no_images_are_counted_where_there_are_no_others(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.npy").touch()
-    with pytest.raises(UserError, match=r"has \.npy files alone, which need --data\.channels"):
+    with pytest.raises(UserError, match=r"has no images \(files left out: 2 \.npy\)"):
         module(tmp_path).files()
 
 

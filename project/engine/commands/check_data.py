@@ -25,7 +25,7 @@ _OPTIONS = (
     "channels",
     "bits",
 )
-_OF_CSV = ("root", "path_column", "label_column", "split_column", "delimiter")
+_OF_CSV = ("root", "path_column", "label_column", "split_column")
 
 
 class CheckDataCommand(FileCommand):

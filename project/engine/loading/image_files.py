@@ -109,14 +109,13 @@ class ImageFilesDataModule(ResizedDataModule):
         file: Path,
         root: Path | None = None,
         columns: Mapping[str, str | None] | None = None,
-        delimiter: str | None = None,
     ) -> Path:
         """Lists files from a table instead of folders; returns the folder that they lie in.
 
         See :class:`..loading.table.Table` for the arguments.
         """
         options = self.group, self.label_from, self.bands
-        self._table = Table(file, root, columns, delimiter, *options)
+        self._table = Table(file, root, columns, *options)
         return self._table.root
 
     @property

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
-from .paths import Paths, joined, prefix_of
+from .paths import Paths, prefix_of
 from .scan import ImageScan, counts, describe_left_out, spelt
 from .sheet import TABLE_SUFFIXES
 from .splits import SPLITS, group_name
@@ -42,37 +42,36 @@ class FoundFiles(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The folders of classes.
+    """The folders of splits and classes.
 
     Attributes:
         splits: The folder of each split; none if the classes are in no split.
-        root: The folder that holds the classes, those of ``train`` if there are splits.
-        classes: The folders of each class in each split; one class may have several, whose names
-            are the same text in different bytes.
+        roots: The folder that holds the classes, for each split or for ``train`` alone.
+        classes: The names of these classes.
     """
 
     splits: dict[str, Path]
-    root: Path
-    classes: dict[str, dict[str, list[Path]]]
+    roots: dict[str, Path]
+    classes: dict[str, list[str]]
 
 
-def find_layout(root: Path, known: Collection[str] = ()) -> Layout:
+def find_layout(root: Path, known: Collection[str] = (), by_path: bool = False) -> Layout:
     """Finds splits and classes by the names of folders, without listing files.
 
-    A single folder around the classes is entered, unless it is one of the ``known`` classes.
+    A single folder around the classes is entered, unless it is one of the ``known`` classes. If
+    classes are found ``by_path``, a split needs no folders.
     """
     top = _enter(root, known)
     names = one_of_each_split((folder.name for folder in subfolders(top)), top)
-    # a class may be called train
-    if not any(map(subfolders, [top / names["train"]] if names else [])):
-        names = {}
+    if names and not by_path and not subfolders(top / names["train"]):
+        names = {}  # a class may be called train
     splits = {split: top / name for split, name in names.items()}
     roots = {split: _enter(folder, known) for split, folder in (splits or {"train": top}).items()}
-    classes = {split: defaultdict[str, list[Path]](list) for split in roots}
-    for split, folder in roots.items():
-        for class_folder in subfolders(folder):
-            classes[split][spelt(class_folder.name)].append(class_folder)
-    return Layout(splits, roots["train"], {split: {**names} for split, names in classes.items()})
+    classes = {
+        split: [] if by_path else [spelt(inside.name) for inside in subfolders(folder)]
+        for split, folder in roots.items()
+    }
+    return Layout(splits, roots, classes)
 
 
 def one_of_each_split(names: Iterable[str], where: Path) -> dict[str, str]:
@@ -151,68 +150,55 @@ def list_folder(
             f"--data.root: there is no folder '{root}'; it must hold one folder of images for each"
             " class"
         )
-    if label_from is not None:
-        return _list_by_names(root, bands, label_from)
     try:
-        return _list_classes(root, bands, known)
+        return _list_folder(root, bands, known, label_from)
     except UserError as error:
         raise UserError(f"{error}{_alternatives(root)}") from error
 
 
-def _list_classes(root: Path, bands: Bands | None, known: Collection[str]) -> FoundFiles:
-    layout, scan = find_layout(root, known), ImageScan(bands)
+def _list_folder(
+    root: Path, bands: Bands | None, known: Collection[str], label_from: str | None
+) -> FoundFiles:
+    layout, scan = find_layout(root, known, label_from is not None), ImageScan(bands)
     start = len(prefix_of(root))
-
-    def images(folder: Path) -> Paths:
-        return Paths.of((path[start:] for path in scan.images(folder)), root)
-
+    prefixes = {split: prefix_of(folder) for split, folder in layout.roots.items()}
     splits = {
-        split: {name: joined(map(images, folders)) for name, folders in classes.items()}
-        for split, classes in layout.classes.items()
+        split: {name: list[str]() for name in names} for split, names in layout.classes.items()
     }
-    folders = [folders for classes in layout.classes.values() for folders in classes.values()]
-    loose = [*scan.images(root, skip={str(folder) for folder in chain.from_iterable(folders)})]
-    _require_training_images(layout, splits["train"], loose, scan)
-    empty = [name for name, files in splits["train"].items() if not files]
-    if empty and not known:
-        folder = printable(layout.classes["train"][empty[0]][0])
-        raise UserError(
-            f"the class folder '{folder}' has no images{_left_out(scan)}; add some or remove the folder"
-        )
-    if not layout.splits and not known:
-        _require_no_splits(layout, splits["train"])
-    where = os.path.relpath(layout.root, root.absolute().parent)
-    notes = [f"classes from the folders of {where}/"]
-    for split in [split for split in splits if split != "train"]:
-        folder, inside = layout.splits[split], f"{layout.splits[split]}{os.sep}"
+    loose = []
+    for path in scan.images(root):
+        split = next((split for split in prefixes if path.startswith(prefixes[split])), "")
+        name, slash, _ = path.removeprefix(prefixes.get(split, "")).partition(os.sep)
+        if label_from is not None and split:
+            name = group_name(label_from, path[start:], "--data.label_from")
+        elif not (split and slash):
+            loose.append(path)
+            continue
+        splits[split].setdefault(spelt(name), []).append(path[start:])
+    _require_images(layout, splits["train"], loose, known, describe_left_out(scan.left_out))
+    if not (layout.splits or known or label_from):
+        depth = len(prefixes["train"]) - start
+        _require_no_splits(layout.roots["train"], splits["train"], depth)
+    where = f"the folders of {os.path.relpath(layout.roots['train'], root.absolute().parent)}/"
+    notes = [f"classes from {where if label_from is None else f'paths, by {label_from!r}'}"]
+    for split, folder in [*layout.splits.items()][1:]:
         if any(splits[split].values()):
             notes.append(f"{split} from {folder.name}/")
             continue
         del splits[split]
-        count, loose = len(loose), [path for path in loose if not path.startswith(inside)]
+        count = len(loose)
+        loose = [path for path in loose if not path.startswith(prefix_of(folder))]
         notes.append(_describe_unsorted(split, folder, count - len(loose)))
-    notes += _describe_loose(root, layout.splits, loose)
-    return FoundFiles(splits, layout.root, [*notes, describe_left_out(scan.left_out)])
-
-
-def _list_by_names(root: Path, bands: Bands | None, label_from: str) -> FoundFiles:
-    """Lists the images of each class that a regular expression finds, in folders of splits."""
-    scan, top = ImageScan(bands), _enter(root, ())
-    names = one_of_each_split((folder.name for folder in subfolders(top)), top)
-    folders = {split: top / name for split, name in names.items()}
-    start = len(prefix_of(root))
-    splits: list[str] = []
-    paths: list[str] = []
-    for split, folder in (folders or {"train": root}).items():
-        paths += [path[start:] for path in scan.images(folder)]
-        splits += [split] * (len(paths) - len(splits))
-    labels = [group_name(label_from, path, "--data.label_from") for path in paths]
-    notes = [f"classes from paths, by '{label_from}'"]
-    notes += [f"{split} from {name}/" for split, name in names.items()]
-    loose = [*scan.images(root, skip={*map(str, folders.values())})] if folders else []
-    notes += [*_describe_loose(root, folders, loose), describe_left_out(scan.left_out)]
-    files = Paths.of(paths, root)
-    return FoundFiles(by_class(files, splits, map(spelt, labels)), root, notes)
+    if layout.splits:
+        _require_no_other_split(layout.splits, loose)
+    if loose:
+        notes.append(f"images in no class are left out: {len(loose):,}, such as {loose[0][start:]}")
+    files = {
+        split: {name: Paths.of(paths, root) for name, paths in classes.items()}
+        for split, classes in splits.items()
+    }
+    root_of_names = root if label_from is not None else layout.roots["train"]
+    return FoundFiles(files, root_of_names, [*notes, describe_left_out(scan.left_out)])
 
 
 def by_class(
@@ -233,16 +219,18 @@ def unlabelled(name: str, count: int) -> str:
     return f"{count:,} images of {name} have no classes: they are for the command predict"
 
 
-def _require_training_images(
-    layout: Layout, classes: Mapping[str, Paths], loose: list[str], scan: ImageScan
+def _require_images(
+    layout: Layout,
+    classes: Mapping[str, Sequence[str]],
+    loose: Sequence[str],
+    known: Collection[str],
+    left_out: str,
 ) -> None:
-    root = printable(layout.root)
+    """Refuses a folder without training images, or with a class without any."""
+    root = printable(layout.roots["train"])
+    others = f" ({left_out})" if left_out else ""
     if not any(classes.values()):
-        if not loose and scan.left_out[".npy"]:
-            raise UserError(
-                f"--data.root: '{root}' has .npy files alone, which need --data.channels"
-            )
-        what = f"has no images{_left_out(scan)}"
+        what = f"has no images{others}"
         if loose:
             example = printable(os.path.basename(loose[0]))
             what = f"has images (such as '{example}'), but no class folders with images"
@@ -250,11 +238,12 @@ def _require_training_images(
             f"--data.root: '{root}' {what}; it must hold one folder for each class, as in"
             f" {root}/daisy/1.jpg, or --data.label_from finds the class in each path"
         )
-
-
-def _left_out(scan: ImageScan) -> str:
-    text = describe_left_out(scan.left_out)
-    return f" ({text})" if text else ""
+    empty = [name for name, files in classes.items() if not files]
+    if empty and not known:
+        folder = f"{root}/{printable(empty[0])}"
+        raise UserError(
+            f"the class folder '{folder}' has no images{others}; add some or remove the folder"
+        )
 
 
 def _alternatives(root: Path) -> str:
@@ -268,19 +257,22 @@ def _alternatives(root: Path) -> str:
     return f"; or did you mean {listed(commands, 4, 'or')}" if commands else ""
 
 
-def _require_no_splits(layout: Layout, classes: Mapping[str, Paths]) -> None:
-    """Refuses classes that look like splits, by their names or as they hold the same folders."""
+def _require_no_splits(root: Path, classes: Mapping[str, Sequence[str]], depth: int) -> None:
+    """Refuses classes that look like splits, by their names or as they hold the same folders.
+
+    Paths have ``depth`` characters before the name of the class.
+    """
     alike = defaultdict[frozenset[str], list[str]](list)
-    for name, (folder, *_) in layout.classes["train"].items():
-        if all(os.sep in path for path in classes[name].strings(folder)):
-            alike[frozenset(inside.name for inside in subfolders(folder))].append(name)
+    for name, paths in classes.items():
+        parts = [path[depth:].split(os.sep) for path in paths]
+        if all(len(part) > 2 for part in parts):
+            alike[frozenset(part[1] for part in parts)].append(name)
     several = (names for inside, names in alike.items() if len(inside) > 1 and len(names) > 1)
     repeated = next(several, [])
     by_name = [name for name in classes if name.lower() in SPLIT_OF]
     if len(by_name) == len(classes) or len({*split_names(classes).values()}) > 1 or repeated:
         raise UserError(
-            f"--data.root: the folders {listed(repeated or classes, 5)} of"
-            f" '{printable(layout.root)}' look"
+            f"--data.root: the folders {listed(repeated or classes, 5)} of '{printable(root)}' look"
             " like splits, not classes; call that of the training images 'train', with a folder for"
             " each class inside, and others 'val' and 'test'"
             + (", or say what the classes are with --data.class_names" if repeated else "")
@@ -299,20 +291,16 @@ def _describe_unsorted(split: str, folder: Path, count: int) -> str:
     return unlabelled(f"{folder.name}/", count)
 
 
-def _describe_loose(root: Path, splits: Mapping[str, Path], loose: list[str]) -> list[str]:
-    """Describes images in no class; those in a folder beside ``train`` are an error."""
-    top = splits["train"].parent if splits else root
-    for path in loose if splits else ():
-        parts = Path(path).relative_to(top).parts if top in Path(path).parents else ()
-        if len(parts) > 1 and top / parts[0] not in splits.values():
+def _require_no_other_split(splits: Mapping[str, Path], loose: Iterable[str]) -> None:
+    """Refuses images in a folder beside ``train`` that is no known split."""
+    top = prefix_of(splits["train"].parent)
+    for path in loose:
+        name, slash, _ = path.removeprefix(top).partition(os.sep)
+        if path.startswith(top) and slash and name not in {part.name for part in splits.values()}:
             raise UserError(
-                f"'{printable(top / parts[0])}' has images, but is no split: rename it if it is"
-                " one, such as to val or test, or move it away"
+                f"'{printable(top + name)}' has images, but is no split: rename it if it is one,"
+                " such as to val or test, or move it away"
             )
-    if not loose:
-        return []
-    example = os.path.relpath(loose[0], root)
-    return [f"images in no class are left out: {len(loose):,}, such as {example}"]
 
 
 def class_order(

@@ -1,6 +1,5 @@
 """The workings of a data module of any map-style dataset, such as those of torchvision."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -81,13 +80,11 @@ class MapDatasetModule(ResizedDataModule):
             opened: dict[str, MapDataset] = {}
             for split, source in self._sources.items():
                 dataset = _opened(f"--data.{split}", source)
+                parts = {split: dataset}
                 if hasattr(dataset, "column_names"):  # of Hugging Face
-                    parts, self.layout = feature_datasets(
-                        dataset, self.image_column, self.label_column
-                    )
-                    opened |= parts if split == "train" else {split: parts["train"]}
-                else:
-                    opened[split] = dataset
+                    columns = self.image_column, self.label_column
+                    parts, self.layout = feature_datasets(dataset, *columns)
+                opened |= parts if split == "train" else {split: next(iter(parts.values()))}
             expected = class_names_of(opened["train"])
             for split, dataset in opened.items():
                 names = getattr(dataset, "classes", None) and class_names_of(dataset)
@@ -136,16 +133,14 @@ class MapDatasetModule(ResizedDataModule):
         dataset = self.datasets()["train"]
         if (labels := labels_of(dataset)) is None:
             return {type(dataset).__name__: [*range(len(dataset))]}
-        names, members = self.class_names, defaultdict[str, list[int]](list)
-        for position, label in enumerate(labels.tolist()):
-            if not 0 <= label < len(names):
-                last = len(names) - 1
-                raise UserError(
-                    f"--data.train has the label {label}, not one from 0 to {last}; see"
-                    " --data.class_names"
-                )
-            members[names[label]].append(position)
-        return members
+        names = self.class_names
+        if not 0 <= labels.min() <= labels.max() < len(names):
+            raise UserError(
+                f"--data.train has labels from {labels.min()} to {labels.max()}, not from 0 to"
+                f" {len(names) - 1}; see --data.class_names"
+            )
+        members = {names[label]: (labels == label).nonzero() for label in labels.unique().tolist()}
+        return {name: places.flatten().tolist() for name, places in members.items()}
 
     def load(self) -> dict[str, BatchDataset]:
         """Makes the three splits."""

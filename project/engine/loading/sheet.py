@@ -54,8 +54,8 @@ class Sheet(NamedTuple):
         )
 
 
-def read_sheet(file: Path, delimiter: str | None = None) -> Sheet:
-    """Reads a file by the end of its name; ``delimiter`` is that of a CSV.
+def read_sheet(file: Path) -> Sheet:
+    """Reads a file by the end of its name.
 
     Raises a UserError if it is not there, or no table, or if a row has fewer or more columns than
     the first.
@@ -69,7 +69,7 @@ def read_sheet(file: Path, delimiter: str | None = None) -> Sheet:
         text = _decoded(file.read_bytes())
         if suffix in (".json", ".jsonl", ".ndjson"):
             return _sheet_of_columns(file, _json_columns(text))
-        return _csv_sheet(file, text, {"\\t": "\t"}.get(delimiter or "", delimiter))
+        return _csv_sheet(file, text)
     except (ValueError, TypeError, csv.Error) as error:
         why = printable(first_sentence(error))[:200]
         raise UserError(f"'{printable(file)}' cannot be read as a table: {why}") from error
@@ -97,8 +97,7 @@ def _parquet_columns(file: Path) -> Mapping[str, Iterable[object]]:
             f"'{printable(file)}' holds the images themselves; --data hf:FOLDER reads it, with the"
             " folder that it is in"
         )
-    columns: Mapping[str, Iterable[object]] = parquet.read_table(file).to_pydict()
-    return columns
+    return dict(parquet.read_table(file).to_pydict())
 
 
 def _json_columns(text: str) -> Mapping[str, Iterable[object]]:
@@ -125,7 +124,7 @@ def _decoded(content: bytes) -> str:
         return content.decode("cp1252", errors="backslashreplace")
 
 
-def _csv_sheet(file: Path, text: str, delimiter: str | None) -> Sheet:
+def _csv_sheet(file: Path, text: str) -> Sheet:
     """Splits lines at the separator by which most have as many columns as the first.
 
     ``csv.Sniffer`` would take the space of ``image 1.jpg`` for one.
@@ -141,7 +140,7 @@ def _csv_sheet(file: Path, text: str, delimiter: str | None) -> Sheet:
         first = max(sizes[:1], default=0)
         return sum(size == first > 1 for size in sizes), separator != " ", first
 
-    reader = split(delimiter or max(_SEPARATORS, key=fit))
+    reader = split(max(_SEPARATORS, key=fit))
     numbered = [(reader.line_num, row) for row in reader if row]
     names = [name.strip() for name in numbered[0][1]] if numbered else []
     if any(name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in names):  # of an image

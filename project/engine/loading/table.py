@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from glob import escape
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,7 @@ _PATHS = (
 )
 _SPLITS = ("split", "valid", "isvalid")
 _IS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+_SPLIT_OF = SPLIT_OF | {cell: "val" if is_true else "train" for cell, is_true in _IS.items()}
 
 
 class Row(NamedTuple):
@@ -52,7 +54,6 @@ class Table:
             table's.
         columns: The names of columns for the options ``path_column``, ``label_column`` and
             ``split_column``; by default those of usual names.
-        delimiter: The character between columns of a CSV, by default the one that fits.
         group: A column of groups, or a regular expression for paths.
         label_from: A regular expression that finds labels in paths, in place of a column.
         bands: Given if images are used as they are stored.
@@ -63,14 +64,11 @@ class Table:
         file: Path,
         root: Path | None = None,
         columns: Mapping[str, str | None] | None = None,
-        delimiter: str | None = None,
         group: str | None = None,
         label_from: str | None = None,
         bands: Bands | None = None,
     ) -> None:
-        if delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1:
-            raise UserError(f"--data.delimiter must be one character, got '{delimiter}'")
-        self.columns, self.delimiter, self.bands = columns or {}, delimiter, bands
+        self.columns, self.bands = columns or {}, bands
         self.group, self.label_from = group, label_from
         self.files = _split_tables(file) or {"": file}
         folders = {table.parent for table in self.files.values()}
@@ -103,7 +101,7 @@ class Table:
 
     def rows(self) -> Iterator[Row]:
         """Yields the rows of all splits; looks for no file if the columns are clear."""
-        sheets = {split: read_sheet(file, self.delimiter) for split, file in self.files.items()}
+        sheets = {split: read_sheet(file) for split, file in self.files.items()}
         sheet = next(iter(sheets.values()))
         path = self._path_column(sheet)
         split_column = self._split_column(sheet, path)
@@ -144,7 +142,7 @@ class Table:
                 label = group_name(self.label_from, row.path, "--data.label_from")
                 row = row._replace(label=spelt(label))
             if has_splits:
-                row = row._replace(split=_split_of(cell.strip().lower()))
+                row = row._replace(split=_SPLIT_OF.get(cell.strip().lower(), ""))
                 if not row.split:
                     raise row.error(f"the split must be train, val or test, got '{cell}'")
             yield row
@@ -155,8 +153,6 @@ class Table:
         if len(usual) > 1 and sheet.lines:
             there = [name for name in usual if self._find_path(sheet.columns[name][0], sheet)]
             usual = there or usual
-        if len(sheet.columns) == 1:
-            usual = [*sheet.columns]
         return sheet.choose("path_column", self.columns.get("path_column"), usual)
 
     def _split_column(self, sheet: Sheet, path: str) -> str:
@@ -264,13 +260,6 @@ def _columns(names: Sequence[str]) -> str:
     return f"column{'s' if len(names) > 1 else ''} {listed(names, 5)}"
 
 
-def _split_of(cell: str) -> str:
-    """Returns the split that a cell means; 1 and 0 of a column such as ``is_valid``, too."""
-    if cell in _IS:
-        return "val" if _IS[cell] else "train"
-    return SPLIT_OF.get(cell, "")
-
-
 def _split_tables(file: Path) -> Mapping[str, Path]:
     """Finds the tables of splits: ``val.csv`` beside ``train.csv``, ``valid/x`` beside ``train/x``.
 
@@ -278,12 +267,11 @@ def _split_tables(file: Path) -> Mapping[str, Path]:
     """
     if not file.is_file():
         return {}
-    folder, above = file.absolute().parent, file.absolute().parent.parent
+    folder = file.absolute().parent
     beside = {other.stem: other for other in folder.glob(f"*{file.suffix}")}
-    alike = {other.name: other / file.name for other in above.iterdir()}
-    alike = {name: other for name, other in alike.items() if other.is_file()}
+    alike = {other.parent.name: other for other in folder.parent.glob(f"*/{escape(file.name)}")}
     for name, tables in ((file.stem, beside), (folder.name, alike)):
-        splits = one_of_each_split(tables, above)
+        splits = one_of_each_split(tables, folder)
         if splits.get("train") == name:
             return {split: tables[name] for split, name in splits.items()}
     return {}
@@ -322,6 +310,4 @@ def _numbered_names(file: Path, labels: Collection[str]) -> Mapping[str, str]:
     except ValueError:
         return {}
     pairs = [*content.items()] if isinstance(content, dict) else []
-    if all(isinstance(value, int) for _, value in pairs):
-        return {str(number): name for name, number in pairs}
     return {number: name for number, name in pairs if isinstance(name, str)}

@@ -1,7 +1,6 @@
 """Any map-style ``torch.utils.data.Dataset`` of (image, label), served as image files are."""
 
 import copy
-import errno
 import operator
 import random
 from abc import ABC, abstractmethod
@@ -49,7 +48,6 @@ class MapDataset(_Base):
 
 
 _LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
-_OF_A_FILE = (None, errno.ENOENT, errno.EACCES, errno.EIO)  # PIL gives no number
 
 
 class TorchDataset:
@@ -110,9 +108,8 @@ class TorchDataset:
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, uint8 (3, crop, crop)."""
         with restored_generators():
-            return self._fitted(self._fetch(_unopened(self.dataset), index, index, epoch=0), index)[
-                0
-            ]
+            sample = self._fetch(_unopened(self.dataset), index, index, epoch=0)
+            return self._fitted(sample, index)[0]
 
     def name(self, index: int) -> str:
         """The dataset's class and the sample's position in it."""
@@ -121,68 +118,46 @@ class TorchDataset:
     def _fetch_batch(self, positions: Tensor) -> Sequence[Any] | None:
         """Fetches a batch at once; returns None if samples must be fetched individually.
 
-        That is where the dataset draws random numbers, which must not depend on the batch, or
-        cannot read a sample, which is then named.
+        That is where the dataset draws random numbers, which must not depend on the batch.
         """
         if not self._by_batch:
             return None
         seed_generators(0)
         untouched = _draw()
         seed_generators(0)
-        try:
-            samples = self.dataset.__getitems__([self.positions[at] for at in positions.tolist()])  # type: ignore[attr-defined]
-        except OSError:
-            return None
-        if not (isinstance(samples, list | tuple) and len(samples) == len(positions)):
-            raise LocalError(
-                f"{type(self.dataset).__name__}.__getitems__ must return a list of {len(positions)}"
-                " samples"
-            )
+        places = [self.positions[at] for at in positions.tolist()]
+        samples: Sequence[Any] = self.dataset.__getitems__(places)  # type: ignore[attr-defined]
         self._by_batch = _draw() == untouched
         return samples if self._by_batch else None
 
     def _fetch(self, dataset: MapDataset, position: int, index: int, epoch: int) -> Any:
         seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index))
-        try:
-            return dataset[self.positions[position]]
-        except OSError as error:
-            if error.errno not in _OF_A_FILE:
-                raise
-            raise LocalError(
-                f"{self.name(position)} cannot be read ({error.strerror or error})"
-            ) from error
+        return dataset[self.positions[position]]
 
     def _fitted(
         self, sample: Any, position: int, draws: Tensor | None = None
     ) -> tuple[Tensor, int]:
         """Returns a sample's image, cropped at random by ``draws``, and its label."""
-        name = self.name(position)
+        name, scale = self.name(position), self.crop_scale
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
             raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}")
         try:
             image, label = sample[0], self._label(sample[1], position)
             if isinstance(image, bytes):
                 with open_image(name, image) as opened:
-                    if (
-                        draws is not None and self.crop_scale is not None
-                    ):  # decoded no larger than a crop needs
-                        return random_crop(
-                            opened, name, draws, self.crop_scale, self.preprocessing
-                        ), label
+                    if draws is not None and scale is not None:  # decoded no larger than needed
+                        return random_crop(opened, name, draws, scale, self.preprocessing), label
                     pixels = decode(opened, name)
             else:
                 pixels = pixels_of(image)
         except (TypeError, ValueError) as error:
             raise LocalError(f"{name}: {error}") from error
-        if draws is not None and self.crop_scale is not None:
-            return random_region(pixels, draws, self.crop_scale, self.preprocessing), label
+        if draws is not None and scale is not None:
+            return random_region(pixels, draws, scale, self.preprocessing), label
         return fit_image(pixels, self.preprocessing), label
 
     def _label(self, label: Any, index: int) -> int:
-        try:
-            number = operator.index(label)
-        except TypeError:
-            raise TypeError(f"its label must be an integer, got {type(label).__name__}") from None
+        number = operator.index(label)
         if not 0 <= number < self.num_classes:
             raise ValueError(
                 f"its label must be from 0 to {self.num_classes - 1}, got {number}; see"
@@ -222,25 +197,13 @@ def labels_of(dataset: MapDataset) -> Tensor | None:
     """The labels of a dataset, int64 (N,); None where they cannot be had without loading images."""
     if isinstance(dataset, Subset):
         labels = labels_of(_whole(dataset))
-        return (
-            labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
-            if labels is not None
-            else None
-        )
-    if (
-        getattr(dataset, "target_transform", None) is not None
-    ):  # labels are not what they are in the list
+        return None if labels is None else labels[torch.tensor(dataset.indices)]
+    if getattr(dataset, "target_transform", None) is not None:  # the list has other labels
         return None
     for name in _LABEL_LISTS:
-        try:
-            labels = torch.as_tensor(getattr(dataset, name, None))
-        except (TypeError, ValueError, RuntimeError):  # of another kind
-            continue
-        integers = not (
-            labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool
-        )
-        if integers and labels.shape == (len(dataset),):
-            return labels.long()
+        listing = np.asarray(getattr(dataset, name, None))
+        if listing.dtype.kind in "iu" and listing.shape == (len(dataset),):
+            return torch.from_numpy(listing.astype(np.int64))
     return None
 
 

@@ -129,25 +129,3 @@ def test_a_data_set_that_fetches_batches_is_asked_for_each_once(subset):
     assert all(torch.equal(*fields) for fields in zip(found, expected, strict=True))
     assert len(fetching.fetched) == len(found.labels) // 4
     assert [len(batch) for batch in fetching.fetched] == [4] * len(fetching.fetched)
-
-
-def test_a_sample_that_cannot_be_fetched_with_its_batch_is_named_and_a_batch_has_its_length(
-    monkeypatch,
-):
-    def fetch(index: int) -> Any:
-        if index == 3:
-            raise OSError(5, "Input/output error")
-        return IMAGE, 0
-
-    data = attached(
-        module(Fetching(fetch, 30), val=labelled(9), test=labelled(9), class_names=["a", "b", "c"])
-    )
-    train = data.splits["train"]
-    assert len(train.__getitems__([0, 1]).labels) == 2
-    with pytest.raises(UserError, match=r"^Fetching\[3\] cannot be read \(Input/output error\)"):
-        train.__getitems__([2, 3])
-    monkeypatch.setattr(
-        Fetching, "__getitems__", lambda self, indices: [self[index] for index in indices[1:]]
-    )
-    with pytest.raises(UserError, match=r"^Fetching\.__getitems__ must return a list of 2 samples"):
-        train.__getitems__([0, 1])
