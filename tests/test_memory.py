@@ -1,11 +1,8 @@
-"""Memory: as much at the end of a run as at its start, and one copy of the images however many processes there are."""
+"""Memory: as much at the end of a run as at its start, and one copy of the images for all loader workers."""
 
 import io
 import re
-import resource
-import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +10,9 @@ import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
 from project.data import FolderDataModule
-from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset
 from project.engine.loading.layout import FoundFiles
 from project.engine.loading.paths import Paths
-from project.engine.loading.share import once_a_machine
 from tests.data.stubs import NoiseDataModule
 from tests.small import small
 
@@ -80,27 +75,3 @@ def test_a_list_of_files_takes_40_bytes_an_image_for_names_like_imagenets(tmp_pa
     torch.save((data.files(), data.splits), kept := io.BytesIO())
     assert kept.tell() < 40 * 30_000
     assert data.splits["train"].labels.dtype == torch.int64
-
-
-def test_shared_images_are_those_that_were_loaded_and_ones_that_do_not_fit_are_refused(
-    monkeypatch, tmp_path
-):
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    strategy = SimpleNamespace(broadcast=lambda name: name, barrier=lambda: None)
-    first_of_two: Any = SimpleNamespace(strategy=strategy, node_rank=0, local_rank=0)
-    expected = NoiseDataModule().load()
-    found = once_a_machine(NoiseDataModule().load, first_of_two)
-    assert list(found) == list(expected)
-    for split, data in found.items():
-        assert torch.equal(data.images, expected[split].images)
-        assert torch.equal(data.labels, expected[split].labels)
-        assert data.name(3) == expected[split].name(3)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # as a full disk would
-    try:
-        with pytest.raises(UserError, match=f"'{tmp_path}' does not take the images .* TMPDIR"):
-            once_a_machine(NoiseDataModule().load, first_of_two)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not list(tmp_path.iterdir())

@@ -23,28 +23,11 @@ from project.engine.preprocessing import Fit, Preprocessing
 from project.model import ImageClassifier
 from tests.conftest import cases, draw_image, make_folder, opened
 from tests.distributed.job import classifier
+from tests.engine.loading.image_files import prepared
 from tests.model.test_classifier import PREPROCESSING, make_images
 
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
 IMAGES = make_images(2, side=64)
-
-
-def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
-    """What torchvision's transforms make of the pixels, uint8 (3, crop, crop)."""
-    crop, fit = about["crop"], about.get("fit", "crop")
-    sizes = {"crop": (about["resize"],), "pad": (None,), "squash": ((crop, crop),)}
-    options = {"max_size": crop} if fit == "pad" else {}
-    scaled: Tensor = v2.Compose(
-        [v2.PILToTensor(), v2.Resize(*sizes[fit], antialias=True, **options)]
-    )(image)
-    left, upper = ((crop - size) // 2 for size in (scaled.shape[2], scaled.shape[1]))
-    right, lower = crop - scaled.shape[2] - left, crop - scaled.shape[1] - upper
-    colour = [round(255 * mean) for mean in about["mean"]]
-    return (
-        v2.Pad([left, upper, right, lower], fill=colour)(scaled)
-        if fit == "pad"
-        else v2.CenterCrop(crop)(scaled)
-    )
 
 
 def by_torchvision(

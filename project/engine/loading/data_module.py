@@ -21,7 +21,6 @@ from ..run.files import fetch_archive
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..upstream import position_of
 from .batch import ArrayDataset, BatchDataset, ImageBatch
-from .share import once_a_machine
 from .splits import stratified_split
 from .transforms import TransformedDataset, describe, transform_batch
 from .workers import LazyDataLoader, image_loader
@@ -59,7 +58,7 @@ class ImageDataModule(LightningDataModule, ABC):
     channels = 3
     """The number of channels of an image."""
     in_memory = True
-    """True if ``load`` reads all images into memory, once for all processes of a machine."""
+    """True if ``load`` reads all images into memory."""
     not_remembered: tuple[str, ...] = ()
     """Options that checkpoints cannot hold, as they are no plain data."""
     test_split = "test"
@@ -206,7 +205,7 @@ class ImageDataModule(LightningDataModule, ABC):
     def setup(self, stage: str) -> None:
         """Opens the datasets once."""
         if not self.splits:
-            self.splits = once_a_machine(self.load, self.trainer) if self.in_memory else self.load()
+            self.splits = self.load()
         if stage == "fit":
             self.require_usable(self.world[0])
 

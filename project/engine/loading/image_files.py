@@ -4,10 +4,10 @@ import shlex
 import sys
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -15,20 +15,20 @@ from jsonargparse.typing import PositiveInt
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ..errors import UnreadableFileError, UserError, first_of_machine, listed, printable, require
+from ..errors import UnreadableFileError, UserError, listed, printable, require
 from ..preprocessing import Preprocessing
 from .batch import ImageBatch
 from .check import ROW, check_files, few, leave_out
 from .files import FileDataset, cached_images, mean_and_std
-from .layout import FoundFiles, class_order, find_layout, list_folder, sort_classes
+from .layout import FoundFiles, class_order, list_folder
 from .paths import ClassFiles, Paths, joined
 from .resized import ResizedDataModule
 from .scan import spelt
-from .share import once_a_machine
 from .splits import SPLITS, cut_classes, cut_groups, group_name
 from .table import Table
 
 _PACKAGE = __name__.partition(".")[0]
+T = TypeVar("T")
 
 
 class ImageFilesDataModule(ResizedDataModule):
@@ -121,25 +121,20 @@ class ImageFilesDataModule(ResizedDataModule):
     @property
     def class_names(self) -> list[str]:
         """The names of the classes, in the order of their labels."""
-        if self.expected_classes:
-            return self.expected_classes
-        by_names = self.label_from is not None and self._table is None
-        if self._files or first_of_machine() or by_names:
-            return [*next(iter(self.files().values()))]
-        # without listing files, before processes can share the list
-        if self._table is not None:
-            return sort_classes({row.label for row in self._table.rows()})
-        return sort_classes(find_layout(self.images_root).classes["train"])
+        return self.expected_classes or [*next(iter(self.files().values()))]
 
     def expect_classes(self, names: Sequence[str], source: object) -> None:
         """Labels images by the classes of a checkpoint, of which some may not occur."""
-        self.expected_classes, self._expected_by = [*names], source
-        self._files, self.splits = {}, {}
+        self.expected_classes = [*names]
+        self._expected_by = source
+        self._files = {}
+        self.splits = {}
 
     def test_on(self, split: str) -> None:
         """Tests on another split, or on ``all`` images of data that nothing was trained on."""
         if "all" in (split, self.test_split):
-            self._files, self.splits = {}, {}
+            self._files = {}
+            self.splits = {}
         super().test_on(split)
 
     @property
@@ -148,7 +143,6 @@ class ImageFilesDataModule(ResizedDataModule):
         if self.bands is None:
             return super().preprocessing
         if not (self.mean and self.std):
-            # by each process, as the model is built before processes can communicate
             self.mean, self.std = mean_and_std(self.files()["train"].paths, self.bands)
             self.hparams.update(mean=self.mean, std=self.std)  # a checkpoint remembers them
         return {**super().preprocessing, "bits": self.bands[1]}
@@ -200,8 +194,7 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def split_sizes(self) -> dict[str, int]:
         """The number of images in each split, or of files once they are there and listed."""
-        is_known = self._files or (first_of_machine() and self.images_root.is_dir())
-        if self.splits or not is_known:
+        if self.splits or not self.images_root.is_dir():
             return super().split_sizes()
         return {split: len(classes.paths) for split, classes in self.files().items()}
 
@@ -254,14 +247,11 @@ class ImageFilesDataModule(ResizedDataModule):
         return self._checked
 
     def load(self) -> dict[str, FileDataset]:
-        """Opens the splits, of the files that the first process of this machine has listed."""
-        splits = self._files = once_a_machine(self.files, self.trainer)
+        """Opens the splits, of the files that the first process has listed and checked."""
+        splits = self._files = self._as_first(self.files)
         rows = np.empty(0, ROW)
         if self.skip_bad or self.cache is not None:
-            checked = self._check() if self.world[1] == 0 else ({}, rows)
-            if self.trainer is not None:  # or each process would leave out other files
-                checked = self.trainer.strategy.broadcast(checked)
-            broken, rows = checked
+            broken, rows = self._as_first(self._check)
             rows = rows[rows["length"] >= 0]
             splits = self._without(broken)
         datasets = {}
@@ -270,6 +260,13 @@ class ImageFilesDataModule(ResizedDataModule):
             datasets[split] = self._dataset(split, classes, rows[:count])
             rows = rows[count:]
         return datasets
+
+    def _as_first(self, make: Callable[[], T]) -> T:
+        """Returns what the first process makes: other processes might find other files."""
+        if self.trainer is None:
+            return make()
+        made = make() if self.world[1] == 0 else None
+        return cast(T, self.trainer.strategy.broadcast(made))
 
     def _dataset(self, split: str, classes: ClassFiles, rows: NDArray[np.void]) -> FileDataset:
         counts = torch.tensor([len(files) for files in classes.values()])
@@ -313,10 +310,7 @@ class ImageFilesDataModule(ResizedDataModule):
         if self.split_in_use != "train" or readable.all():
             return batch
         if not readable.any():
-            raise UnreadableFileError(
-                f"no image of a training batch of {len(readable)} can be read; is"
-                f" '{self.images_root}' still there?"
-            )
+            raise UnreadableFileError("no image of a training batch can be read")
         return ImageBatch(*(field[readable] for field in batch))
 
 

@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
 
+from project.engine import Preprocessing
 from project.engine.loading.decode import decode, open_image
 
 
@@ -60,5 +63,23 @@ def decoded(path, least=None):
         return decode(image, path, least)
 
 
-def difference(found, expected):
-    return np.abs(found.permute(1, 2, 0).numpy().astype(np.int64) - pixels(expected))
+def difference(image, expected):
+    return np.abs(image.permute(1, 2, 0).numpy().astype(np.int64) - pixels(expected))
+
+
+def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
+    """What torchvision's transforms make of the pixels, uint8 (3, crop, crop)."""
+    crop, fit = about["crop"], about.get("fit", "crop")
+    sizes = {"crop": (about["resize"],), "pad": (None,), "squash": ((crop, crop),)}
+    options = {"max_size": crop} if fit == "pad" else {}
+    scaled: Tensor = v2.Compose(
+        [v2.PILToTensor(), v2.Resize(*sizes[fit], antialias=True, **options)]
+    )(image)
+    left, upper = ((crop - size) // 2 for size in (scaled.shape[2], scaled.shape[1]))
+    right, lower = crop - scaled.shape[2] - left, crop - scaled.shape[1] - upper
+    colour = [round(255 * mean) for mean in about["mean"]]
+    return (
+        v2.Pad([left, upper, right, lower], fill=colour)(scaled)
+        if fit == "pad"
+        else v2.CenterCrop(crop)(scaled)
+    )

@@ -117,9 +117,7 @@ def test_a_training_batch_without_a_readable_image_ends_the_run(root):
     data = attached(module(root))
     for file in data.splits["train"].files:
         file.unlink()
-    with pytest.raises(
-        UnreadableFileError, match=f"no image of a training batch of 4 can be read; is '{root}'"
-    ):
+    with pytest.raises(UnreadableFileError, match="no image of a training batch can be read"):
         transferred(data)
 
 

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from project.data import FolderDataModule
 from project.engine.loading.crops import (
     fit_image,
     fit_region,
@@ -19,9 +18,16 @@ from project.engine.loading.crops import (
     sufficient_size,
 )
 from project.engine.loading.files import prepare
-from tests.analysis.test_prediction import prepared
-from tests.conftest import cases
-from tests.engine.loading.image_files import decoded, difference, noise, save, smooth, write_folder
+from tests.engine.loading.image_files import (
+    decoded,
+    difference,
+    noise,
+    prepared,
+    save,
+    smooth,
+    write_folder,
+)
+from tests.engine.loading.stubs import Files, cases
 
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
 MEAN, COLOUR = [0.485, 0.456, 0.406], [124, 116, 104]
@@ -139,9 +145,8 @@ def test_the_data_module_serves_evaluation_those_pixels_and_training_where_crops
         tmp_path / "images", {"a": 5, "b": 5}, size=(61, 45) if fit == "crop" else (31, 20)
     )
     cache = str(tmp_path / "cache") if cached else None
-    data = FolderDataModule(
-        str(root), image_size=32, num_workers=0, fit=fit, crop_scale=(1.0, 1.0), cache=cache
-    )
+    data = Files(root, image_size=32, fit=fit, crop_scale=(1.0, 1.0), cache=cache)
+    data.prepare_data()
     data.setup("validate")
     assert data.preprocessing["fit"] == fit
     for split in ("val", "test", "train"):

@@ -21,8 +21,8 @@ from project.engine.loading.decode import (
     read_bands,
     upright_size,
 )
-from tests.conftest import cases
 from tests.engine.loading.image_files import decoded, difference, noise, save, smooth, turned
+from tests.engine.loading.stubs import cases
 
 SUFFIXES = ["jpg", "png", "bmp", "gif", "ppm", "tif", "webp", "avif", "jp2"]
 

@@ -7,18 +7,15 @@ from itertools import chain
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from project.analysis.plots import confusion_figure
 from project.engine.errors import UserError
 from project.engine.loading.decode import IMAGE_SUFFIXES
 from project.engine.loading.files import prepare
 from project.engine.loading.scan import image_paths, listed_paths
-from tests.data.stubs import attached
-from tests.data.test_folder import epoch_of, found, listing, module
 from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.stubs import Files, attached
 
 PREPROCESSING: Any = {"resize": 16, "crop": 16, "mean": [0.5] * 3, "std": [0.2] * 3}
 
@@ -30,9 +27,9 @@ def test_any_name_of_a_folder_or_a_file_will_do(tmp_path, name):
     root = write_folder(tmp_path / name, {name: 5, "other": 5})
     for file in sorted((root / name).iterdir()):
         file.rename(file.with_name(f"{name} {file.name}"))
-    data = attached(module(root))
+    data = attached(Files(root))
     assert name in data.class_names
-    assert len(epoch_of(data.train_dataloader())[0]) == 4
+    assert sum(map(len, data.splits.values())) == 10
     assert str(data.splits["val"].name(data.class_names.index(name))).startswith(f"{name}/{name}")
 
 
@@ -48,7 +45,7 @@ def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_b
         root,
         {place: 2 for name in systems for place in (f"{name}/a", f"a/{name}", f"a/field/{name}")},
     )
-    data = attached(module(root))
+    data = attached(Files(root))
     assert data.class_names == expected.classes
     splits: Any = data.splits.values()
     ours = [
@@ -61,18 +58,25 @@ def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_b
     assert all({*split.labels.tolist()} == {*range(len(expected.classes))} for split in splits)
 
 
+def names_of(root):
+    """The files of each split, by their paths below the root."""
+    files = Files(root).files()
+    return {split: sorted(part.paths.strings(root)) for split, part in files.items()}
+
+
 def test_a_file_keeps_its_split_when_folders_within_its_class_come(tmp_path):
     root = write_folder(tmp_path / "root", {"a": 60, "b": 60})
-    before = found(root)
+    before = names_of(root)
     write_folder(root, {"a/field": 60, "b/field": 60})  # with the same names again
-    after = found(root)
-    assert sorted(chain(*after.values())) == listing(root)
+    after = names_of(root)
+    every = sorted(str(file.relative_to(root)) for file in root.rglob("*.jpg"))
+    assert sorted(chain(*after.values())) == every
     assert {
         split: [name for name in names if "field" not in name] for split, names in after.items()
     } == before
     assert {name.replace("/field", "") for name in after["test"]} > set(before["test"])
     root.rename(tmp_path / "train")  # by which the images to cut are in a folder of their own
-    assert found(tmp_path) == {
+    assert names_of(tmp_path) == {
         split: [f"train/{name}" for name in names] for split, names in after.items()
     }
 
@@ -81,23 +85,22 @@ def test_a_dead_link_is_named_be_it_a_class_or_an_image(tmp_path):
     root = write_folder(tmp_path, {"a": 5, "b": 5})
     (root / "a" / "loop.jpg").symlink_to("loop.jpg")
     with pytest.raises(UserError, match=r"cannot be read as images: '.*a/loop\.jpg'"):
-        module(root).prepare_data()
+        Files(root).prepare_data()
     (root / "c").symlink_to("c")
     with pytest.raises(UserError, match=r"c' is a link that leads nowhere"):
-        module(root).files()
+        Files(root).files()
 
 
-def test_a_class_whose_name_is_not_utf8_has_a_name_that_can_be_drawn_and_written(tmp_path):
+def test_a_class_whose_name_is_not_utf8_has_a_name_that_can_be_written(tmp_path):
     root = write_folder(tmp_path, {"a": 5, "b": 5})
     try:
         (root / "a").rename(root / os.fsdecode(b"Gr\xfcn"))
     except OSError:
         pytest.skip("this file system wants UTF-8")
-    data = attached(module(root))
+    data = attached(Files(root))
     assert data.class_names == ["Gr\\xfcn", "b"]
     assert "".join(data.class_names).encode().decode() == "".join(data.class_names)
     assert sum(len(dataset) for dataset in data.splits.values()) == 10
-    confusion_figure(torch.eye(2, dtype=torch.int64), data.class_names).savefig(BytesIO())
 
 
 def paths(*named) -> tuple[list[str], list[str]]:
