@@ -25,7 +25,8 @@ def start() -> None:
     """Works in the folder that holds ``runs/``, shows user errors as one line, imports what IMPORT names."""
     os.chdir(Path(__file__).parents[1])
     UserError._render_traceback_ = lambda error: [f"error: {error}"]  # type: ignore[attr-defined]  # IPython asks for it
-    import_modules([modules] if (modules := os.environ.get("IMPORT")) else [])
+    if modules := os.environ.get("IMPORT"):
+        import_modules(modules)
 
 
 def find_checkpoint() -> Path:

@@ -6,7 +6,6 @@ from jsonargparse import Namespace
 
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
-from project.data import FolderDataModule
 from project.engine import EvaluateCommand, Preprocessing
 from project.model import ImageClassifier
 from project.model.pretrained import follow_preprocessing
@@ -35,7 +34,6 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         "precision",
         "limit_test_batches",
     )
-    data_in_help = FolderDataModule
     examples = (
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --split val --output val.json",

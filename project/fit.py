@@ -18,7 +18,6 @@ from project.cli import ProjectCLI
 from project.data import (
     CIFAR10DataModule,
     FlowersDataModule,
-    FolderDataModule,
     SyntheticFlowersDataModule,
 )
 from project.engine import FitCommand
@@ -54,8 +53,6 @@ class FitCLI(ProjectCLI, FitCommand):
         "callbacks",
         "fast_dev_run",
     )
-    data_in_help = FolderDataModule
-    model_in_help = ImageClassifier
     examples = (
         "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
         "python -m project.fit --config configs/cifar10_resnet9.yaml --trainer.max_epochs 5",

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from ..errors import LINES, UserError, printable
+from ..errors import LINES, printable
 from ..run.progress import note
 from ..upstream import options_of
 from .classes import (
@@ -22,16 +22,9 @@ from .classes import (
     class_parser,
     path_of,
 )
-from .command_line import CommandLine, full_name, require_known
+from .command_line import FOLLOWS, CommandLine, require_known
 from .parser import option_line, option_lines
 from .trainer import ExactTrainer, built_trainer, refused_options
-
-FOLLOWS = {
-    "model.class_names": "data.class_names",
-    "model.preprocessing": "data.preprocessing",
-    "data.seed": "seed_everything",
-}
-"""Options that follow from others."""
 
 
 class Command(LightningCLI):
@@ -45,20 +38,19 @@ class Command(LightningCLI):
     """Command lines for ``--help``."""
     trainer_options: Sequence[str]
     """Options of the Trainer that ``--help`` shows, without ``--trainer.``."""
-    data_in_help: type[LightningDataModule]
-    """The data module whose options ``--help`` shows."""
-    model_in_help: type[LightningModule] | None = None
-    """The model whose options ``--help`` shows, if any."""
     build_model: Callable[..., LightningModule]
     """The base class of models, or a function of options that returns a model."""
     data_class: type[LightningDataModule]
     """The base class of data modules."""
-    classes: Mapping[str, type]
+    classes: Mapping[str, type] = {}
     """The classes of ``data`` and ``model`` if none is named."""
+    default_arguments: Mapping[type, Mapping[str, Any]] = {}
+    """Arguments of these classes that differ from their own defaults."""
     defaults: Mapping[str, Any]
     """Defaults of other options."""
     path_classes: ClassVar[Mapping[str, type]]
-    """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file, ``hf`` of hf:NAME."""
+    """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file, ``hf`` of
+    hf:NAME. ``--help`` shows the first one's options."""
     progress_class: type[Callback]
     """Reports progress if no terminal would show a bar."""
 
@@ -93,34 +85,31 @@ class Command(LightningCLI):
         parser.link_arguments("seed_everything", "data.init_args.seed")
         parser.set_defaults(dict(self.defaults))
 
-    def default_classes(self, line: CommandLine) -> Mapping[str, tuple[type, Mapping[str, Any]]]:
-        """Returns the classes if none is named, each with arguments that differ from its own."""
-        return {key: (cls, {}) for key, cls in self.classes.items()}
+    def default_classes(self, line: CommandLine) -> Mapping[str, type]:
+        """Returns the classes of ``data`` and ``model`` if none is named."""
+        return self.classes
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
         line = CommandLine.read(sys.argv[1:] if args is None else map(str, args))
-        if {"-h", "--help"} & {*line.words}:
-            sys.stdout.write(parser.format_sections(self.sections(parser)))
-            parser.exit()
         defaults = self.default_classes(line)
-        classes = line.take_classes(self.bases, self.path_classes)
-        if "--help-all" in line.words:
-            sys.stdout.write(self.full_help(parser))
+        classes = {**defaults, **line.take_classes(self.bases, self.path_classes)}
+        helps = {"-h": self.short_help, "--help": self.short_help, "--help-all": self.full_help}
+        for word in helps.keys() & {*line.words}:
+            sys.stdout.write(helps[word](parser))
             parser.exit()
-        arguments: dict[str, Mapping[str, Any]] = {}
-        for key, (cls, changed) in defaults.items():
-            if classes.setdefault(key, cls) is cls:
-                arguments[key] = changed
         specs: dict[str, Any] = {
-            key: {"class_path": path_of(cls), "init_args": dict(arguments.get(key, {}))}
+            key: {
+                "class_path": path_of(cls),
+                "init_args": dict(self.default_arguments.get(cls, {})),
+            }
             for key, cls in classes.items()
         }
         for key in specs.keys() & MODEL_BASES.keys():
             specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
         parser.set_defaults(specs)
-        self._require_known(line.names, classes)
+        require_known(line.names, parser, classes)
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
@@ -128,20 +117,11 @@ class Command(LightningCLI):
         if has_limit and "trainer.max_epochs" not in line.names:
             trainer.max_epochs = None  # our default gives way
 
-    def _require_known(self, names: set[str], classes: Mapping[str, type]) -> None:
-        """Refuses options that there are not, and those that a parser would override."""
-        for name in names & FOLLOWS.keys():
-            raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
-        defaults = self.parser.get_defaults(skip_validation=True).keys()
-        # those of several loggers are left to the parser
-        known = {full_name(name) for name in defaults if not name.startswith("trainer.")}
-        known |= self.parser.known() - {"trainer", "callbacks"}
-        require_known(names, known - FOLLOWS.keys(), classes)
-
-    def sections(self, parser: ClassParser) -> dict[str, list[str]]:
-        """Returns the lines of the options that most people need, by their heading."""
+    def short_help(self, parser: ClassParser) -> str:
+        """Returns the text of ``--help``: the options that most people need."""
         options = options_of(parser)
-        for key, cls in {"data": self.data_in_help, "model": self.model_in_help}.items():
+        shown = {"data": self.path_classes["root"], "model": self.classes.get("model")}
+        for key, cls in shown.items():
             options += options_of(class_parser(cls, key)) if cls else []
         usual = [option for option in options if not str(option.help).startswith("Advanced:")]
         lines = option_lines(usual)
@@ -151,19 +131,16 @@ class Command(LightningCLI):
         switch = f"Switches a callback off: {', '.join(callbacks)}"
         lines["--callbacks"] = option_line("--callbacks.NAME false", switch)
         modules = [cls.__name__ for cls in candidates(self.data_class)]
+        trainer = [f"--trainer.{name}" for name in self.trainer_options]
         sections = {
             "command": [name for name in lines if "." not in name],
-            "trainer, the options used most": [
-                f"--trainer.{name}" for name in self.trainer_options
-            ],
-            f"data; --data takes a folder, or {', '.join(modules)}": [
-                name for name in lines if name.startswith("--data.")
-            ],
-            "model; --model takes a class of your own": [
-                name for name in lines if name.startswith("--model.")
-            ],
+            "trainer, the options used most": trainer,
+            f"data; --data takes a folder, or {', '.join(modules)}": _of_group("data", lines),
+            "model; --model takes a class of your own": _of_group("model", lines),
         }
-        return {title: [lines[name] for name in names] for title, names in sections.items()}
+        return parser.format_sections(
+            {title: [lines[name] for name in names] for title, names in sections.items()}
+        )
 
     def full_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help-all``: all options, also of data modules and models."""
@@ -219,3 +196,7 @@ class Command(LightningCLI):
         """Prints on standard error, once, what the command is doing."""
         if self.trainer.is_global_zero:
             note(text)
+
+
+def _of_group(group: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(f"--{group}.")]

@@ -1,25 +1,45 @@
-"""A command line's configs and flags, and the classes that they name.
+"""A command line's configs and flags, and the classes that they name. YAML is read safely.
 
 jsonargparse reads from left to right. If a class is named after its arguments, it drops those that
 the previous class does not accept, and keeps that class's defaults for the others. So the classes
 are taken out here, and become the parser's defaults: it never meets a change of class.
 """
 
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
+import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..errors import UserError, listed, printable
+from ..errors import UserError, first_sentence, listed, printable
 from ..run.progress import note
 from .classes import Bases, accepted, find_class, unknown_class
-from .config import CLASS_KEYS, Options, flat, read_config, read_yaml
-from .parser import suggestion
+from .parser import CommandParser, suggestion
 
+Options = dict[str, object]
+"""Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` is the class."""
+
+CLASS_KEYS = (
+    *("data", "model", "model.loss", "model.optimizer", "model.lr_scheduler"),
+    *("trainer.logger", "trainer.strategy", "trainer.profiler"),
+)
+"""Options that take one class."""
+_GROUPS = ("data", "model", "trainer", "callbacks")
+_EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_LARGEST = 100_000  # nodes, with aliases expanded
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
 _YAML = re.compile(r"(null|true|false)$|[\[{]")
+FOLLOWS = {
+    "model.class_names": "data.class_names",
+    "model.preprocessing": "data.preprocessing",
+    "data.seed": "seed_everything",
+}
+"""Options that follow from others."""
 
 
 @dataclass
@@ -153,18 +173,98 @@ def _drop_others(config: Options, key: str, cls: object) -> None:
 
 
 def require_known(
-    names: Iterable[str], known: Collection[str], classes: Mapping[str, type]
+    names: Collection[str], parser: CommandParser, classes: Mapping[str, type]
 ) -> None:
-    """Raises a UserError that suggests the closest name if an option is unknown.
+    """Raises a UserError if an option is unknown, with the closest name, or follows from others.
 
     Whatever is below an option, such as ``trainer.callbacks.monitor``, is left to the parser.
     """
+    defaults = parser.get_defaults(skip_validation=True).keys()
+    # the arguments of several loggers are left to the parser
+    known = {full_name(name) for name in defaults if not name.startswith("trainer.")}
+    known |= parser.known() - {"trainer", "callbacks"}
     groups = {name.rpartition(".")[0] for name in known if not name.endswith(".help")}
     open_ended = tuple(f"{name}." for name in known if name not in groups)
     for name in names:
+        if name in FOLLOWS:
+            raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
         if name not in known and not name.startswith(open_ended):
             owners = [
                 classes[key].__name__ for key in sorted(classes) if name.startswith(f"{key}.")
             ]
             owner = f" of {owners[-1]}" if owners else ""
             raise UserError(f"there is no option '--{name}'{owner}{suggestion(name, known)}")
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases that multiply, and a key that is given twice."""
+
+    yaml_implicit_resolvers: ClassVar = {  # numbers such as 1e-3, as in YAML 1.2
+        first: [*resolvers, ("tag:yaml.org,2002:float", _EXPONENT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _size(node, {}) > _LARGEST:
+            raise yaml.YAMLError("its aliases multiply")
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        names = set[str]()
+        for key, _ in node.value:
+            if str(key.value) in names:
+                problem = f"'{key.value}' is given twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            names.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _size(node: yaml.Node, sizes: dict[int, float]) -> float:
+    """Counts the nodes of a document, with aliases expanded."""
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf  # if an alias refers to what contains it
+        items = node.value if isinstance(node, yaml.CollectionNode) else []
+        children = [child for item in items for child in (item if type(item) is tuple else [item])]
+        sizes[id(node)] = 1 + sum(_size(child, sizes) for child in children)
+    return sizes[id(node)]
+
+
+def read_yaml(text: str, name: str) -> object:
+    """Reads YAML; ``name`` says in messages where it is from."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{name}{line}: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{name} cannot be read: {first_sentence(error)}") from error
+
+
+def read_config(path: str) -> Options:
+    """Reads a config file, or YAML text that starts with a brace; an empty one is an empty dict."""
+    if path.startswith("{"):
+        return flat(read_yaml(path, "--config"))
+    try:
+        text = Path(path).read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config: '{path}' cannot be read: {first_sentence(error)}") from error
+    return flat(read_yaml(text, path) or {})
+
+
+def flat(values: object, group: str = "") -> Options:
+    """Names options in full: ``model: {init_args: {arch: x}}`` becomes ``model.arch: x``."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"--config: expected 'option: value', got '{str(values)[:40]}'")
+    options: Options = {}
+    for key, value in values.items():
+        parts = f"{group}.{key}".split(".")
+        name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
+        inner: Options = {name: value}
+        is_empty = value is None and name in _GROUPS
+        if is_empty or (isinstance(value, dict) and name in (*_GROUPS, *CLASS_KEYS)):
+            inner = flat(value or {}, name)
+        for repeated in options.keys() & inner.keys():
+            raise UserError(f"--config: '{repeated}' is given twice")
+        options |= inner
+    return options

@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from importlib import import_module
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 
 from ..upstream import options_of
 from .entry import end_with_error
@@ -40,15 +40,9 @@ class CommandParser(ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False} | kwargs)
 
     def add_import(self) -> None:
-        """Adds ``--import``, whose modules are imported once the options are parsed."""
+        """Adds ``--import``, whose modules are imported as it is parsed."""
         text = "Module of your own that defines the checkpoint's model, network or data module"
-        self.add_argument("--import", action="append", default=[], help=f"{text}; repeatable.")
-
-    def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
-        """Parses the options, and imports the modules that ``--import`` names."""
-        options: Namespace = super().parse_args(*args, **kwargs)
-        import_modules(options.get("import", []))
-        return options
+        self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
 
     def known(self) -> set[str]:
         """Returns the names of all options, without dashes."""
@@ -69,26 +63,21 @@ class CommandParser(ArgumentParser):
                 lines += ["", *textwrap.wrap(f"{title}:", help_width()), *section]
         return "\n".join([*lines, "", self.epilog or "", ""])
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+    def error(self, message: str, ex: BaseException | None = None) -> NoReturn:
         """Prints jsonargparse's innermost error in one line, and exits with code 2."""
         if not self.exit_on_error:
             super().error(message, ex)
-        line = one_line(message, ex)
+        messages = [message]
+        while ex is not None:
+            if isinstance(ex, ArgumentError):  # about the arguments of a class
+                messages.append(str(ex))
+            ex = ex.__cause__
+        keys = [re.findall(r'^Parser key "(.+?)"', text) for text in messages]
+        option = ".".join(key[0] for key in keys if key)
+        line = " ".join(re.sub(r'^Parser key ".+?":', "", messages[-1]).split())
         unknown = re.search(r"^unrecognized arguments: --([^\s=]+)", message)
-        end_with_error(line + (suggestion(unknown[1], self.known()) if unknown else ""))
-
-
-def one_line(message: str, error: BaseException | None) -> str:
-    """Formats an error about an option, or the innermost one about the arguments of its class."""
-    messages = [message]
-    while error is not None:
-        if isinstance(error, ArgumentError):
-            messages.append(str(error))
-        error = error.__cause__
-    keys = [re.findall(r'^Parser key "(.+?)"', text) for text in messages]
-    option = ".".join(key[0] for key in keys if key)
-    line = " ".join(re.sub(r'^Parser key ".+?":', "", messages[-1]).split())
-    return f"--{option}: {line}" if option else line
+        advice = suggestion(unknown[1], self.known()) if unknown else ""
+        end_with_error(f"--{option}: {line}" if option else line + advice)
 
 
 def suggestion(option: str, known: Collection[str]) -> str:
@@ -136,11 +125,11 @@ def option_line(label: str, text: str) -> str:
     return textwrap.fill(sentence, help_width(), initial_indent=start, subsequent_indent=indent)
 
 
-def import_modules(modules: Iterable[str]) -> None:
-    """Imports what ``--import`` names, so that a checkpoint's classes are found by their names."""
-    for module in ",".join(modules).replace(" ", "").split(","):
-        if module:
-            from ..run.settings import allow_module  # here, as it imports torch
+def import_modules(names: str) -> str:
+    """Imports modules, whose classes checkpoints may name from then on."""
+    from ..run.settings import allow_module  # here, as it imports torch
 
-            import_module(module)
-            allow_module(module)
+    for name in names.split(","):
+        import_module(name)
+        allow_module(name)
+    return names

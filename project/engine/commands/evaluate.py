@@ -43,11 +43,12 @@ class EvaluateCommand(Command):
     class_rates: Callable[[Mapping[str, Any]], Sequence[Mapping[str, float]]]
     """Computes the rates of each class from metrics; a static method."""
 
-    def default_classes(self, line: CommandLine) -> dict[str, tuple[type, dict[str, Any]]]:
+    def default_classes(self, line: CommandLine) -> dict[str, type]:
         """Returns the data that the checkpoint was trained with."""
         if not line.positionals and not any("help" in word for word in line.words):
             raise UserError("the checkpoint is missing; see --help")
-        import_modules(line.values("--import"))
+        for names in line.values("--import"):
+            import_modules(names)
         roots = ("--data.root", "--data.init_args.root")
         self._root_is_given = any(word.startswith(roots) for word in line.words)
         self._remembered: dict[str, Any] = {}
@@ -65,7 +66,8 @@ class EvaluateCommand(Command):
             if data:
                 return {}  # it is named, so nothing need be remembered
             raise
-        return {"data": (cls, self._remembered)}
+        self.default_arguments = {cls: self._remembered}
+        return {"data": cls}
 
     def prepare_options(self, config: Namespace, preprocessing: Preprocessing) -> None:
         """Changes options before classes are built; the preprocessing is the checkpoint's."""

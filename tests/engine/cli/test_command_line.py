@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Adam, AdamW
 
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
-from project.engine.cli.config import read_config
+from project.engine.cli.command_line import read_config
 from project.engine.cli.trainer import ExactTrainer
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
