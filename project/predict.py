@@ -32,7 +32,7 @@ class PredictCLI(PredictCommand):
             "Add labels, a set that holds the true class of this share of images like the"
             " validation set's."
         )
-        option("--coverage", type=float | None, help=coverage)
+        option("--coverage", type=ClosedUnitInterval | None, help=coverage)
         abstain = "Leave label empty if the confidence is less."
         option("--abstain", type=ClosedUnitInterval, default=0.0, help=abstain)
         flips = "Average each image with its mirror image, if the model does not already."

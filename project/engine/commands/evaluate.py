@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-import torch
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -31,7 +30,6 @@ from ..training.predictions import Predictions
 from .command import OutputFile
 
 COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
-_AT_ONCE = 2**12
 
 
 class EvaluateCommand(Command):
@@ -104,49 +102,49 @@ class EvaluateCommand(Command):
 
     def evaluate(self) -> None:
         """Measures, writes the metrics, and shows them."""
-        config, trainer, model, data = self.config, self.trainer, self.model, self.datamodule
-        path, split = config.checkpoint, config.split
-        beside = Path(path).with_suffix(f".{split}.metrics.json")
-        output = OutputFile("--output", config.output, default=beside)
+        checkpoint = self.config.checkpoint
+        split = self.config.split
+        beside = Path(checkpoint).with_suffix(f".{split}.metrics.json")
+        output = OutputFile("--output", self.config.output, default=beside)
+        files = [output]
+        if self.config.output_predictions:
+            files.append(OutputFile("--output_predictions", self.config.output_predictions))
         self._require_fitting_data()
         if split == "all":
             self._take_all()
-        each = config.output_predictions
-        if trainer.is_global_zero:
-            output.require_writable()
-            if each:
-                OutputFile("--output_predictions", each).require_writable()
-        # of which the test has all images if all are measured
-        measured = "val" if split == "val" else "test"
-        measure = trainer.validate if split == "val" else trainer.test
-        measure(model, datamodule=data, verbose=False)
-        if measured not in model.results:
-            limit = f"--trainer.limit_{measured}_batches"
-            raise UserError(f"nothing was measured; see {limit}, or the model's {measured}_step")
-        if not trainer.is_global_zero:
+        if self.trainer.is_global_zero:
+            for file in files:
+                file.require_writable()
+        measure = self.trainer.validate if split == "val" else self.trainer.test
+        measure(self.model, datamodule=self.datamodule, verbose=False)
+        if not self.trainer.is_global_zero:
             return
-        if each:
-            if model.predictions is None:
-                kind = type(model).__name__
-                raise UserError(f"--output_predictions needs a {kind} whose steps return logits")
-            file = OutputFile("--output_predictions", each)
-            with file.replaced() as target, RowWriter.open(target, COLUMNS) as writer:
-                for rows in rows_of(model.predictions, model):
-                    writer.write(rows)
-            self.say(f"  each image's prediction is in {each}\n")
-        kind = type(data)
-        options = plain_options(data.hparams, kind)
+        for file in files[1:]:
+            self._write_predictions(file)
+        data = type(self.datamodule)
         metrics = {
-            "checkpoint": path,
-            "data": {"class_path": kind.__name__, "init_args": options},
+            "checkpoint": checkpoint,
+            "data": {
+                "class_path": data.__name__,
+                "init_args": plain_options(self.datamodule.hparams, data),
+            },
             "split": split,
-            **model.results[measured],
+            **self.model.results["val" if split == "val" else "test"],
         }
         rates = self.class_rates(metrics)
-        metrics["per_class"] = dict(zip(model.class_names, rates, strict=True))
+        metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
         output.write_json(metrics)
         self.show_results(metrics, split)
         self.say(f"\n  written to {output.path}")
+
+    def _write_predictions(self, file: OutputFile) -> None:
+        """Writes a row for each image."""
+        if self.model.predictions is None:
+            kind = type(self.model).__name__
+            raise UserError(f"--output_predictions needs a {kind} whose steps return logits")
+        with file.replaced() as target, RowWriter.open(target, COLUMNS) as writer:
+            writer.write(rows_of(self.model.predictions, self.model))
+        self.say(f"  each image's prediction is in {file.path}\n")
 
     def _require_fitting_data(self) -> None:
         """Refuses classes, image sizes and fits other than in training; notes other resizing."""
@@ -192,26 +190,20 @@ def _described(preprocessing: Preprocessing) -> dict[str, Any]:
     }
 
 
-def rows_of(predictions: Predictions, model: LabelModule) -> Iterator[list[Row]]:
-    """Makes a row for each image of a split, in blocks."""
+def rows_of(predictions: Predictions, model: LabelModule) -> Iterator[Row]:
+    """Makes a row for each image of a split."""
     images = predictions.images
     files = getattr(images, "files", None)
-    fields = (
-        predictions.indices,
-        predictions.labels,
-        predictions.predicted,
-        predictions.confidence,
-        predictions.known,
-        predictions.correct,
-    )
-    for block in zip(*(torch.split(field, _AT_ONCE) for field in fields), strict=True):
-        rows: list[Row] = []
-        for index, label, predicted, confidence, known, correct in zip(*block, strict=True):
-            cells = [None, None, "has no label, or cannot be read as an image", None, None]
-            if known:
-                names = (model.label_names(predicted), model.label_names(label))
-                cells = [names[0], float(confidence), None, names[1], bool(correct)]
-            at = int(index)
-            path = images.name(at) if files is None else spelt(str(files[at]))
-            rows.append(dict(zip(COLUMNS, [path, *cells], strict=True)))
-        yield rows
+    known = predictions.known.tolist()
+    correct = predictions.correct.tolist()
+    for at, index in enumerate(predictions.indices.tolist()):
+        row: dict[str, object] = dict.fromkeys(COLUMNS)
+        row["path"] = images.name(index) if files is None else spelt(str(files[index]))
+        if known[at]:
+            row["label"] = model.label_names(predictions.predicted[at])
+            row["confidence"] = float(predictions.confidence[at])
+            row["true_label"] = model.label_names(predictions.labels[at])
+            row["correct"] = correct[at]
+        else:
+            row["error"] = "has no label, or cannot be read as an image"
+        yield row

@@ -5,7 +5,6 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -265,15 +264,13 @@ class FitCommand(Command):
         flags = []
         for name in self.datamodule.not_remembered:
             source = self.config.data.init_args.get(name)
-            if source is None:
-                continue
             if isinstance(source, str):  # a function, which has no options
                 flags.append(f"--data.{name}={source}")
+            if isinstance(source, str | None):
                 continue
             flags.append(f"--data.{name}={source.class_path}")
-            parameters = signature(class_of(source)).parameters
             for option, value in source.get("init_args", {}).items():
-                if value != parameters[option].default:
+                if value is not None:
                     text = value if isinstance(value, str) else json.dumps(value, default=str)
                     flags.append(f"--data.{name}.{option}={text}")
         return flags

@@ -42,7 +42,10 @@ def label_files(model_class: Any, options: Namespace) -> int:
     """
     warnings.filterwarnings("ignore", module="PIL", category=UserWarning)  # on what it gets over
     model = model_class.load_from_checkpoint(options.checkpoint)
-    _require_usable(options, model)
+    if options.flips and model.test_time_augmentation is None:
+        model.test_time_augmentation = "flip"
+    if options.coverage is not None:
+        options.threshold = _coverage_threshold(options, model)
     trainer = built_trainer(ExactTrainer, **options.trainer, **QUIET)
     if not trainer.is_global_zero:
         return _run(trainer, Labeller(model, options))
@@ -50,17 +53,14 @@ def label_files(model_class: Any, options: Namespace) -> int:
     paths = _paths(options, model)
     nothing = torch.empty(0, len(model.class_names))
     columns = ["path", *cells(model, options, nothing), "error"]
-    earlier: list[Row] = []
-    if output is None:  # unlike print, a descriptor tells of a closed pipe
-        file = RowWriter.open(sys.stdout.fileno(), columns)
-    else:
-        is_resumed = options.resume and output.path.exists()
-        earlier = resume_rows(output.path, columns) if is_resumed else []
-        file = RowWriter.open(output.path, columns, append=is_resumed)
+    # unlike print, a descriptor tells of a closed pipe
+    target = output.path if output else sys.stdout.fileno()
+    is_resumed = options.resume and output is not None and output.path.exists()
+    earlier = resume_rows(output.path, columns) if is_resumed else []
     done = {row["path"] for row in earlier}
     left = [path for path in paths if spelt(path) not in done]
     try:
-        with file as writer:
+        with RowWriter.open(target, columns, append=is_resumed) as writer:
             labeller = Labeller(model, options, left, writer, earlier)
             code = _run(trainer, labeller)
             labeller.progress.close()
@@ -170,27 +170,16 @@ def cells(model: Any, options: Namespace, probabilities: Tensor) -> dict[str, li
     return columns
 
 
-def _require_usable(options: Namespace, model: Any) -> None:
-    """Refuses options that do not suit the model."""
-    classes = min(map(len, model.choices().values()))
-    most = f"at most {classes}, the number of classes"
-    require(options.top_k <= classes, "--top_k", options.top_k, most)
-    if options.flips and model.test_time_augmentation is None:
-        model.test_time_augmentation = "flip"
-    if options.coverage is not None:
-        options.threshold = _coverage_threshold(options, model)
-
-
 def _coverage_threshold(options: Namespace, model: Any) -> float:
-    """Returns the probability that a class needs to join a set of ``--coverage``, from the checkpoint."""
-    require(0.5 <= options.coverage <= 0.99, "--coverage", options.coverage, "from 0.5 to 0.99")
+    """Returns the probability that a class needs to join a set, from the checkpoint."""
     if model.test_time_augmentation is not None:
         raise UserError("--coverage: thresholds are for one view of each image, without --flips")
     thresholds = read_checkpoint(options.checkpoint)[ABOUT].get("coverage") or {}
     percent = math.ceil(100 * options.coverage - 1e-9)
     if percent not in thresholds:
         raise UserError(
-            f"--coverage: '{options.checkpoint}' has no thresholds; they are for images of one class, and in a run's best.ckpt"
+            f"--coverage: '{options.checkpoint}' has no threshold for {options.coverage}; a run's"
+            " best.ckpt has those from 0.5 to 0.99 for images of one class"
         )
     return float(thresholds[percent])
 

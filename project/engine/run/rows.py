@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TextIO
@@ -42,7 +42,7 @@ class RowWriter:
         ) as file:
             yield cls(file, columns, header=not append)
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Iterable[Row]) -> None:
         """Appends rows."""
         for row in rows:
             self._writer.writerow({name: _cell(value) for name, value in row.items()})

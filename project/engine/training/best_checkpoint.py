@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import UserError, listed
 from ..run.checkpoint import ABOUT, read_checkpoint
 from ..run.progress import note
-from .opening import load_weights
+from .opening import restore_weights
 
 if TYPE_CHECKING:
     from .module import ClassifierModule
@@ -105,7 +105,7 @@ def evaluate_best(
     """
     checkpoint = read_checkpoint(path)
     weights = checkpoint["state_dict"]
-    load_weights(model, weights, path)
+    restore_weights(model, weights, path)
     model.thresholds = checkpoint[ABOUT].get("thresholds")
     # where Lightning has logged their validation
     model.weights_step = checkpoint["global_step"] - 1

@@ -209,7 +209,7 @@ def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
                     )
 
 
-def require_supported(callbacks: Sequence[Callback]) -> None:
+def require_supported_callbacks(callbacks: Sequence[Callback]) -> None:
     """Refuses callbacks of Lightning's that do not resume exactly; a subclass may do better."""
     for callback in callbacks:
         if (reason := _REFUSED.get(type(callback))) is not None:

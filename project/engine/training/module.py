@@ -19,9 +19,9 @@ from ..run.checkpoint import ABOUT, describe_run, read_weights, sizes_of
 from ..run.progress import note
 from ..run.settings import allow_network, plain_options
 from .best_checkpoint import selection
-from .bookkeeping import Bookkeeping, require_supported
+from .bookkeeping import Bookkeeping, require_supported_callbacks
 from .labels import LabelModule
-from .opening import load_weights, opened
+from .opening import opened, restore_weights
 from .predictions import CollectPredictions, Predictions
 
 Split = Literal["train", "val", "test"]
@@ -232,7 +232,7 @@ class ClassifierModule(LabelModule):
         """Adds the callbacks that log metrics, resume runs and collect predictions."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         if self.trainer.training:
-            require_supported(callbacks)
+            require_supported_callbacks(callbacks)
         added = [part for part in callbacks if isinstance(part, Bookkeeping)]
         if any(part.model is self for part in added):
             return []
@@ -259,7 +259,7 @@ class ClassifierModule(LabelModule):
         # Lightning converts after weights were rounded
         if isinstance(self.trainer.precision_plugin, DoublePrecision):
             self.trainer.precision_plugin.convert_module(self)
-        load_weights(self, checkpoint["state_dict"], self.trainer.ckpt_path)
+        restore_weights(self, checkpoint["state_dict"], self.trainer.ckpt_path)
         about = checkpoint[ABOUT]
         self.thresholds = about.get("thresholds")
         if not self.trainer.training:

@@ -53,12 +53,12 @@ def opened(
     for name in [name for name in state if not name.startswith(_OF_LOSS)]:
         del state[name]
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
-    load_weights(model, state, path, strict)
+    restore_weights(model, state, path, strict)
     model.thresholds = checkpoint[ABOUT].get("thresholds")
     return model
 
 
-def load_weights(
+def restore_weights(
     model: nn.Module, weights: Mapping[str, Tensor], path: object, strict: bool = True
 ) -> None:
     """Loads weights into a model; the UserError says which do not fit it."""
