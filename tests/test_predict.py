@@ -152,7 +152,7 @@ def test_each_attribute_has_a_value_and_a_confidence(attributes, photos, tmp_pat
         assert in_python.probability == pytest.approx(
             min(part[0][1] for part in expected.values()), abs=1e-4
         )
-    with pytest.raises(UserError, match="has no threshold for 0.9"):
+    with pytest.raises(UserError, match=r"has no threshold for 0\.9"):
         label(best, *files, "--import=examples.attributes", "--coverage=0.9")
 
 
