@@ -224,7 +224,7 @@ class ToyFit(FitCommand):
     description = "Trains a toy."
     build_model = ToyClassifier
     data_class = ImageDataModule
-    classes: ClassVar = {"data": f"{__name__}.ToyData", "model": f"{__name__}.ToyClassifier"}
+    classes: ClassVar = {"data": ToyData, "model": ToyClassifier}
     path_classes: ClassVar = {}
     defaults: ClassVar = {
         "trainer.accelerator": "cpu",
