@@ -1,4 +1,4 @@
-"""Functions that the notebooks share: their working folder, their runs, embeddings, and comparisons of runs."""
+"""Functions that the notebooks share: their working folder, their runs, neighbours, and comparisons of runs."""
 
 import os
 from collections.abc import Mapping
@@ -15,8 +15,6 @@ from torch.nn import functional as F
 from project.analysis.plots import as_rgb
 from project.engine import UserError
 from project.engine.cli.parser import import_modules
-from project.model import ImageClassifier
-from project.model.networks import head
 
 _OF_ONE_RUN = {"seed_everything", "data.seed", "name", "trainer.default_root_dir"}
 
@@ -91,19 +89,6 @@ def seed_groups(configs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         key = repr(sorted((name, settings[name]) for name in settings.keys() - _OF_ONE_RUN))
         groups.setdefault(key, []).append(run)
     return list(groups.values())
-
-
-def embed(model: ImageClassifier, images: Tensor) -> Tensor:
-    """Computes the features that the head of the network gets: float (N, features), on the CPU."""
-    (layer,) = list(head(model.network, len(model.class_names)).values())[-1:]
-    features: list[Tensor] = []
-
-    def keep(_: Any, inputs: tuple[Tensor]) -> None:
-        features.append(inputs[0])
-
-    with torch.inference_mode(), layer.register_forward_pre_hook(keep):
-        model.eval()(images.to(model.device))
-    return features[0].float().flatten(1).cpu()
 
 
 def nearest(embeddings: Tensor, queries: Tensor, count: int) -> Tensor:

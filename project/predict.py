@@ -37,6 +37,8 @@ class PredictCLI(PredictCommand):
         option("--abstain", type=ClosedUnitInterval, default=0.0, help=abstain)
         flips = "Average each image with its mirror image, if the model does not already."
         option("--flips", action="store_true", help=flips)
+        embeddings = "A .npy file for the features before the head, a row for each of --output."
+        option("--embeddings", type=str | None, help=embeddings)
         resume = "Skip files that have a row in --output, and append."
         option("--resume", action="store_true", help=resume)
         option("--overwrite", action="store_true", help="Replace a file that is there already.")

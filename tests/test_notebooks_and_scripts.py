@@ -42,7 +42,6 @@ from tests.conftest import (
     make_folder,
     opened,
 )
-from tests.distributed.job import classifier
 from tests.distributed.processes import started, succeed, wait_until
 from tests.small import read_json, rows
 
@@ -189,13 +188,6 @@ def test_settings_that_differ_are_named_as_options_and_runs_of_other_seeds_are_a
     again = first | {"seed_everything": 2, "name": "again"}
     groups = helpers.seed_groups({"a": first, "b": second, "again": again})
     assert groups == [["a", "again"], ["b"]]
-
-
-def test_an_embedding_is_what_the_head_sees():
-    model, images = classifier(arch="resnet18"), torch.randint(0, 256, (2, 3, 32, 32)).byte()
-    found = helpers.embed(model, images)
-    with torch.no_grad():
-        torch.testing.assert_close(model.network.get_submodule("fc")(found), model(images))
 
 
 def test_neighbours_and_the_projection_are_those_of_scikit_learn():

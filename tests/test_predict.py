@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -202,6 +203,45 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path
     assert out.read_bytes() == whole.read_bytes()
     assert label(*options, "--resume") == 1  # nothing is left, but two files have errors
     assert out.read_bytes() == whole.read_bytes()
+
+
+@cases("options", [], ["--flips", "--batch_size=1"])
+def test_embeddings_are_what_the_head_sees_in_the_order_of_the_rows(
+    checkpoint, photos, workplace, options
+):
+    files = ["--output=rows.csv", "--embeddings=rows.npy", "--probabilities"]
+    label(checkpoint, photos, *files, *options)
+    model, embeddings = ImageClassifier.load_from_checkpoint(checkpoint), np.load("rows.npy")
+    written = rows(Path("rows.csv"))
+    assert embeddings.dtype == np.float32
+    assert embeddings.shape == (len(written), model.network_head.in_features)
+    for row, embedding in zip(written, torch.from_numpy(embeddings), strict=True):
+        assert embedding.isnan().all() == bool(row["error"])
+        if not row["error"]:
+            logits = by_torchvision(model, [row["path"]])[1][0]
+            seen = model.network_head(embedding) / 8  # of a ResNet-9
+            torch.testing.assert_close(seen.double(), logits, rtol=0, atol=1e-3)
+
+
+def test_embeddings_are_not_mixed_with_earlier_ones(checkpoint, photos, workplace, capsys):
+    Path("rows.npy").write_bytes(b"before")
+    command = [checkpoint, photos, "--output=rows.csv", "--embeddings=rows.npy"]
+    assert "is there already" in one_line(lambda: label(*command), capsys)
+    line = one_line(lambda: label(*command, "--resume"), capsys)
+    assert "--embeddings must be left out with --resume" in line
+    assert Path("rows.npy").read_bytes() == b"before"
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_embeddings_of_one(checkpoint, photos, workplace):
+    label(checkpoint, photos, "--output=one.csv", "--embeddings=one.npy")
+    options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--batch_size=2"]
+    files = ["--output=two.csv", "--embeddings=two.npy"]
+    command = [*COMMAND, str(checkpoint), str(photos), *options, *files]
+    surroundings: Any = {"cwd": workplace, "env": environment(), "timeout": 120}
+    assert subprocess.run(command, capture_output=True, check=False, **surroundings).returncode == 1
+    assert rows(Path("two.csv")) == rows(Path("one.csv"))
+    np.testing.assert_allclose(np.load("two.npy"), np.load("one.npy"), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -221,6 +221,21 @@ class ImageClassifier(ClassifierModule):
         with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
             return self(images), kept[-1]
 
+    def probabilities_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Predicts, and keeps the head's input, of one forward pass, or of the first view's.
+
+        Args:
+            images: (N, channels, height, width).
+
+        Returns:
+            Probabilities, float32 (N, classes), and features, float32 (N, features).
+        """
+        kept: list[Tensor] = []
+        *_, layer = head(self.network, len(self.class_names)).values()
+        with layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0])):
+            probabilities = self.predict_step(images, 0).float()
+        return probabilities, kept[0][: len(images)].float().flatten(1)
+
     def train(self, mode: bool = True) -> Self:
         """Switches between training and evaluation mode; frozen layers stay in evaluation mode."""
         super().train(mode)

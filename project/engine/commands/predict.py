@@ -5,15 +5,18 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import zip_longest
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, distributed
 from torch.utils.data import DataLoader
 
+from ..cli.entry import quiet_libraries
 from ..cli.trainer import ExactTrainer, built_trainer
 from ..errors import UserError, require
 from ..hardware import usable_cores
@@ -23,7 +26,7 @@ from ..loading.scan import image_paths, listed_paths, spelt
 from ..preprocessing import bands_of
 from ..run.checkpoint import ABOUT, read_checkpoint
 from ..run.progress import note, progress_bar
-from ..run.rows import Row, RowWriter, resume_rows
+from ..run.rows import Row, RowWriter, open_vectors, resume_rows, write_vectors
 from ..training.predictions import QUIET
 from .command import OutputFile
 
@@ -40,13 +43,15 @@ def label_files(model_class: Any, options: Namespace) -> int:
     Returns:
         The exit code: 1 if files could not be read, else 0.
     """
+    quiet_libraries()  # again, as Lightning sets its loggers' levels when it is imported
     warnings.filterwarnings("ignore", module="PIL", category=UserWarning)  # on what it gets over
     model = model_class.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
     if options.coverage is not None:
         options.threshold = _coverage_threshold(options, model)
-    trainer = built_trainer(ExactTrainer, **options.trainer, **QUIET)
+    dealt = {"use_distributed_sampler": False}  # by the labeller
+    trainer = built_trainer(ExactTrainer, **options.trainer, **QUIET, **dealt)
     if not trainer.is_global_zero:
         return _run(trainer, Labeller(model, options))
     output = _output_of(options)  # here, as Lightning starts other processes when the file is there
@@ -57,11 +62,13 @@ def label_files(model_class: Any, options: Namespace) -> int:
     target = output.path if output else sys.stdout.fileno()
     is_resumed = options.resume and output is not None and output.path.exists()
     earlier = resume_rows(output.path, columns) if is_resumed else []
+    embeddings = _embeddings_of(options)
+    vectors = open_vectors(embeddings.path) if embeddings else nullcontext()
     done = {row["path"] for row in earlier}
     left = [path for path in paths if spelt(path) not in done]
     try:
-        with RowWriter.open(target, columns, append=is_resumed) as writer:
-            labeller = Labeller(model, options, left, writer, earlier)
+        with RowWriter.open(target, columns, append=is_resumed) as writer, vectors as vector_file:
+            labeller = Labeller(model, options, left, writer, earlier, vector_file)
             code = _run(trainer, labeller)
             labeller.progress.close()
     except BrokenPipeError:  # as where head has seen enough
@@ -75,7 +82,8 @@ def label_files(model_class: Any, options: Namespace) -> int:
 class Labeller(LightningModule):
     """Labels image files, which it deals to the processes in turns, and writes a row for each, in their order.
 
-    Only the first process knows the paths, and has a ``writer``, which writes behind the ``earlier`` rows.
+    Only the first process knows the paths, and has a ``writer``, which writes behind the ``earlier`` rows,
+    and with ``--embeddings`` the file of ``vectors``.
     """
 
     def __init__(
@@ -85,12 +93,14 @@ class Labeller(LightningModule):
         paths: Sequence[str] = (),
         writer: RowWriter | None = None,
         earlier: Sequence[Row] = (),
+        vectors: BinaryIO | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self._options = options
         self._paths = paths
         self._writer = writer
+        self._vectors = vectors
         total = len(earlier) + len(paths)
         self.progress = progress_bar(total, len(earlier), visible=writer is not None)
         self.unreadable = sum(row["error"] is not None for row in earlier)
@@ -108,12 +118,18 @@ class Labeller(LightningModule):
         options = self._options
         return path_loader(self._dealt, self.model.preprocessing, options.batch_size, workers)
 
-    def predict_step(self, batch: ImageBatch, batch_idx: int) -> list[Row]:
-        """Makes a row for each file."""
-        probabilities = self.model.predict_step(batch.images, batch_idx).float()
+    def predict_step(self, batch: ImageBatch, batch_idx: int) -> list[dict[str, object]]:
+        """Makes a row for each file, with its ``embedding``, which is empty if not wanted."""
+        if self._options.embeddings is None:
+            probabilities = self.model.predict_step(batch.images, batch_idx).float()
+            embeddings = np.empty((len(probabilities), 0), np.float32)
+        else:
+            probabilities, features = self.model.probabilities_and_features(batch.images)
+            features[batch.labels < 0] = math.nan
+            embeddings = features.cpu().numpy()
         columns = cells(self.model, self._options, probabilities)
         finite = probabilities.isfinite().all(1).tolist()
-        rows = list[Row]()
+        rows = list[dict[str, object]]()
         for at, label in enumerate(batch.labels.tolist()):
             path = self._dealt[int(batch.indices[at])]
             error = None
@@ -124,6 +140,7 @@ class Labeller(LightningModule):
             elif not finite[at]:
                 error = "the network's output is not finite"
             labels = {name: None if error else column[at] for name, column in columns.items()}
+            labels["embedding"] = embeddings[at]
             rows.append({"path": spelt(path), **labels, "error": error})
         return rows
 
@@ -137,6 +154,9 @@ class Labeller(LightningModule):
             distributed.gather_object(outputs, of_ranks if self._writer is not None else None)
         if self._writer is not None:
             rows = [row for turn in zip_longest(*of_ranks) for row in turn if row is not None]
+            vectors = [row.pop("embedding") for row in rows]
+            if self._vectors is not None:
+                write_vectors(self._vectors, np.stack(vectors), len(self._paths))
             self._writer.write(rows)
             self.progress.update(len(rows))
             self.unreadable += sum(row["error"] is not None for row in rows)
@@ -200,11 +220,21 @@ def _output_of(options: Namespace) -> OutputFile | None:
     if options.output is None:
         require(not options.resume, "--output", None, "given for --resume, which continues it")
         return None
-    output = OutputFile("--output", options.output)
-    if output.path.exists() and not (options.overwrite or options.resume):
-        raise UserError(
-            f"--output: '{output.path}' is there already; --overwrite replaces it, --resume continues it"
-        )
+    return _new_file("--output", options.output, options.overwrite or options.resume)
+
+
+def _embeddings_of(options: Namespace) -> OutputFile | None:
+    if options.embeddings is None:
+        return None
+    expected = "left out with --resume, as rows that are there have none"
+    require(not options.resume, "--embeddings", options.embeddings, expected)
+    return _new_file("--embeddings", options.embeddings, options.overwrite)
+
+
+def _new_file(option: str, path: str, may_exist: bool) -> OutputFile:
+    output = OutputFile(option, path)
+    if output.path.exists() and not may_exist:
+        raise UserError(f"{option}: '{output.path}' is there already; --overwrite replaces it")
     output.require_writable()
     return output
 

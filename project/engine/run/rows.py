@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self, TextIO
+from typing import BinaryIO, Self, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import UserError, printable
 from .files import whole_file
@@ -65,6 +66,21 @@ def resume_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     with whole_file(path) as partial, RowWriter.open(partial, columns) as writer:
         writer.write(rows)
     return rows
+
+
+@contextmanager
+def open_vectors(path: Path) -> Iterator[BinaryIO]:
+    """Opens a ``.npy`` file for :func:`write_vectors`, which appears whole or not at all."""
+    with whole_file(path) as partial, open(partial, "wb") as file:
+        yield file
+
+
+def write_vectors(file: BinaryIO, vectors: NDArray[np.float32], count: int) -> None:
+    """Appends vectors, float32 (N, features), to a file of ``count`` in all."""
+    if file.tell() == 0:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count, vectors.shape[1])}
+        np.lib.format.write_array_header_1_0(file, header)
+    file.write(vectors.astype("<f4").tobytes())
 
 
 def _cell(value: object) -> object:
