@@ -193,7 +193,7 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path
             label(*options)
         out.write_bytes(out.read_bytes()[:-9])  # as on a full disk: five rows are whole
         for more, message in (
-            ([], "--overwrite replaces it, --resume continues it"),
+            ([], "--overwrite replaces it"),
             (["--resume", "--top_k=3"], "has other rows or columns"),
         ):
             with pytest.raises(UserError, match=message):
