@@ -262,8 +262,10 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
 
 
 OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|group|crop_scale|fit|image_size|mean)")
+GLANCE = re.compile(r"^\|[^|]*\| `--data .*$", re.M)  # test_at_a_glance.py runs these
 INLINE = re.findall(
-    r"`((?=[^`]* )(?:--trainer\.|--model\.|--data|--seed|--config configs)[^`]+)`", TEXT
+    r"`((?=[^`]* )(?:--trainer\.|--model\.|--data|--seed|--config configs)[^`]+)`",
+    GLANCE.sub("", TEXT),
 )
 FENCED = re.findall(r"^python -m project.fit [^#\n]*", TEXT.replace("\\\n", ""), re.M)
 

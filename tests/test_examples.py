@@ -30,6 +30,7 @@ from tests.conftest import (
     fit,
     make_folder,
     write_attributes,
+    write_coco,
     write_csv,
     write_pets,
 )
@@ -61,6 +62,13 @@ ABOUT: Any = {
 }
 
 
+WRITERS = {
+    "attributes": lambda: write_attributes(Path("labels.csv")),
+    "coco_crops": lambda: write_coco(Path("FILE.json")),
+    "torchvision_data": lambda: write_pets(Path("data/oxford-iiit-pet")),
+}
+
+
 def data_for(name: str) -> list[str]:
     """Makes what an example needs in the current folder; further options."""
     if name in ("csv", "multilabel_csv", "attributes", "streaming"):
@@ -72,13 +80,11 @@ def data_for(name: str) -> list[str]:
             f"{path},{path.parent.name} {'odd' if int(path.stem) % 2 else ''}" for path in files
         ]
         Path("labels.csv").write_text("\n".join(["path,labels", *rows]))
-    elif name == "attributes":
-        write_attributes(Path("labels.csv"))
     elif name == "npz_dataset":
         pixels = np.random.default_rng(0).integers(0, 256, (24, 28, 28, 3), dtype=np.uint8)
         np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)
-    elif name == "torchvision_data":
-        write_pets(Path("data/oxford-iiit-pet"))
+    elif name in WRITERS:
+        WRITERS[name]()
     elif name == "streaming":
         return [*RESIZED, "--data.root=images"]
     elif name == "lora":

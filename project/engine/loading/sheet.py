@@ -16,7 +16,7 @@ from .decode import IMAGE_SUFFIXES
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 """The ends of the names of files that are surely tables."""
 
-_LABELS = ("label", "labels", "class", "target", "category")
+_LABELS = ("label", "class", "target", "category")
 _SEPARATORS = ",;\t| "
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
