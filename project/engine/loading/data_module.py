@@ -200,7 +200,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def _position(self) -> tuple[int, int]:
         """The epoch that training is in, and the number of its batches that are done."""
-        return (0, 0) if self.trainer is None else position_of(self.trainer)
+        return position_of(self.trainer) if self.trainer is not None else (0, 0)
 
     def setup(self, stage: str) -> None:
         """Opens the datasets once."""
@@ -230,7 +230,7 @@ class ImageDataModule(LightningDataModule, ABC):
         sampler = TrainingSampler(
             len(train), self.batch_size, self.seed, self._position, *self.world, overfits, draw
         )
-        return self._seeded_loader("train", sampler)
+        return self._loader(self._served("train"), sampler, "train")
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the validation set, always in the same shuffled order."""
@@ -247,27 +247,33 @@ class ImageDataModule(LightningDataModule, ABC):
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:
         """Loads a split once, in the order of its indices and without augmentation."""
         dataset = self.splits[split]
-        return self._loader(dataset, SequentialSampler(dataset), self.workers(split))
+        return self._loader(dataset, SequentialSampler(dataset), split)
 
     def _evaluation_loader(self, split: str, in_order: bool = False) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
-        size, processes = len(self.splits[split]), self.world[0]
-        if size < processes:
+        size = len(self.splits[split])
+        if size < self.world[0]:
             raise UserError(
-                f"the {split} set has fewer images, {size}, than there are processes, {processes};"
-                f" use --trainer.devices {size}"
+                f"the {split} set has fewer images, {size}, than there are processes,"
+                f" {self.world[0]}; use --trainer.devices {size}"
             )
         order = torch.arange(size) if in_order else shuffled(size, self.split_seed, 0)
-        return self._seeded_loader(split, EvaluationSampler(order, *self.world))
+        return self._loader(self._served(split), EvaluationSampler(order, *self.world), split)
 
-    def _seeded_loader(self, split: str, sampler: Iterable[object]) -> LazyDataLoader:
+    def _served(self, split: str) -> object:
+        """Returns the dataset of a split as its loader sees it."""
         dataset = self.splits[split]
         if self.device_cache:
             nothing = torch.empty(len(dataset), 0, dtype=torch.uint8)
-            dataset = ArrayDataset(nothing, dataset.labels, split)
+            return ArrayDataset(nothing, dataset.labels, split)
         if split == "train" and self.train_transforms:
-            dataset = TransformedDataset(dataset, self.train_transforms, self.seed)
-        loader = self._loader(dataset, sampler, self.workers(split))
+            return TransformedDataset(dataset, self.train_transforms, self.seed)
+        return dataset
+
+    def _loader(self, dataset: object, sampler: Iterable[object], split: str) -> LazyDataLoader:
+        size = max(1, self.batch_size // self.world[0])
+        options: dict[str, Any] = {"sampler": sampler, "pin_memory": self.pins_memory()}
+        loader = image_loader(dataset, size, self.workers(split), self.prefetch_factor, **options)
         loader.before_batch = self._seed_batch
         return loader
 
@@ -283,13 +289,6 @@ class ImageDataModule(LightningDataModule, ABC):
             if self.trainer.training:
                 place = (Purpose.STEP, self.seed, *self._position())
             seed_generators(derived_seed(*place, self.world[1]), self.trainer.strategy.root_device)
-
-    def _loader(self, dataset: object, sampler: Iterable[object], workers: int) -> LazyDataLoader:
-        size = max(1, self.batch_size // self.world[0])
-        pinned = self.pins_memory()
-        return image_loader(
-            dataset, size, workers, self.prefetch_factor, sampler=sampler, pin_memory=pinned
-        )
 
     def pins_memory(self) -> bool:
         """Returns True if batches are put where a GPU can fetch them by itself."""

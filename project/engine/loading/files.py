@@ -62,7 +62,7 @@ class FileDataset:
 
     Args:
         files: The image files.
-        labels: Integers (N,).
+        labels: Integers (N,), or (N, classes); see :class:`ImageBatch`.
         preprocessing: The steps that fit images to the network's input.
         crop_scale: The smallest and largest share of an image that a random crop keeps; by default
             evaluation's crops.
@@ -83,17 +83,12 @@ class FileDataset:
         cache: ImageCache | None = None,
     ) -> None:
         self.files = files if isinstance(files, Paths) else Paths.of(map(os.fspath, files))
-        self._labels = labels
+        self.labels = labels.long()
         self.preprocessing = preprocessing
         self.crop_scale = crop_scale
         self.seed = seed
         self.skip = skip
         self.cache = cache
-
-    @property
-    def labels(self) -> Tensor:
-        """int64 (N,), or (N, classes); see :class:`ImageBatch`."""
-        return self._labels.long()
 
     def __len__(self) -> int:
         return len(self.files)
@@ -101,7 +96,7 @@ class FileDataset:
     def __getitems__(self, keys: Keys) -> ImageBatch:
         epoch, indices = split_keys(keys)
         positions = indices % len(self)
-        labels = self._labels[positions].long()
+        labels = self.labels[positions]
         images = empty_images(len(keys), self.preprocessing)
         draws = crop_draws(self.seed, epoch, indices)
         for row, position in enumerate(positions.tolist()):

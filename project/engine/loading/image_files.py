@@ -270,7 +270,7 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def _dataset(self, split: str, classes: ClassFiles, rows: NDArray[np.void]) -> FileDataset:
         counts = torch.tensor([len(files) for files in classes.values()])
-        labels = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
+        labels = torch.arange(len(counts)).repeat_interleave(counts)
         scale = self.crop_scale if split == "train" else None
         cache = None
         if self.cache is not None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import IO, cast
 
 import numpy as np
 import simplejpeg
@@ -28,8 +29,9 @@ def decode_jpeg(
     height. Lost pixels are an error. Returns None if PIL has to read the file: it is in CMYK, or of
     a kind that simplejpeg lacks.
     """
-    image.fp.seek(0)  # the open file saves opening it again
-    data = image.fp.read()
+    file = cast("IO[bytes]", image.fp)
+    file.seek(0)  # the open file saves opening it again
+    data = file.read()
     reduction = _reduction(image.size, least)
     read = partial(
         simplejpeg.decode_jpeg,  # type: ignore[attr-defined]  # its stubs
@@ -38,7 +40,7 @@ def decode_jpeg(
         min_width=-(-image.width // reduction),
     )
     try:
-        pixels = read(data)
+        pixels: NDArray[np.uint8] | None = read(data)
     except ValueError:  # any warning of libjpeg
         pixels = _read_repaired(_repaired(data, "progressive" in image.info), read)
     return None if image.mode == "CMYK" else pixels
