@@ -1,5 +1,4 @@
 import multiprocessing
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +15,6 @@ from tests.conftest import cases
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.stubs import trainer as stub_trainer
 from tests.distributed.job import classifier, trainer
-from tests.distributed.processes import run
 from tests.small import load, small
 
 
@@ -166,17 +164,3 @@ def test_a_batch_may_be_the_whole_training_set_and_the_data_are_opened_once():
     before = data.splits["train"]
     data.setup("test")
     assert data.splits["train"] is before
-
-
-LEAVE = """
-from tests.data.stubs import NoiseDataModule, attached
-
-data = attached(NoiseDataModule(batch_size=4, num_workers=2), training=False)
-batches = iter(data.val_dataloader())
-next(batches)
-raise SystemExit(3)
-"""
-
-
-def test_workers_that_an_error_leaves_behind_do_not_keep_the_process_from_ending(tmp_path):
-    assert run([sys.executable, "-c", LEAVE], tmp_path, timeout=60).code == 3
