@@ -221,7 +221,11 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     assert (images.count("png"), images.count("jpeg")) == (4, photos)
 
 
-@pytest.mark.parametrize("text", ["", '{"test"', "\udcff"], ids=range(3))
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"test"', "\udcff", "[]", "3", "{}", '{"test": null}', '{"test": {"accuracy": 1.0}}'],
+    ids=range(8),
+)
 def test_a_damaged_file_of_metrics_is_one_line(tiny_run, tmp_path, text):
     assert read_metrics(tiny_run) == read_json(tiny_run / "metrics.json")
     (tmp_path / "metrics.json").write_text(text, errors="surrogateescape")

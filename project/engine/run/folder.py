@@ -9,6 +9,7 @@ import re
 import shlex
 from datetime import datetime
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import yaml
@@ -146,6 +147,19 @@ def _options(config: str) -> dict[str, object]:
     return options
 
 
+_FORM: dict[str, type | UnionType] = {
+    "epoch": int,
+    "step": int,
+    "selection": dict | None,
+    "class_names": list,
+    "versions": dict,
+    "val": dict | None,
+    "test": dict,
+    "accuracy": float,  # of the test
+    "loss": float,
+}
+
+
 def read_metrics(run: str | Path) -> dict[str, Any]:
     """Reads the final metrics of a run's folder.
 
@@ -157,8 +171,12 @@ def read_metrics(run: str | Path) -> dict[str, Any]:
         raise UserError(f"'{run}' is no finished run: it has no metrics.json")
     try:
         metrics: dict[str, Any] = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"'{path}' is damaged: {error}") from error
+        parts = {**metrics, **metrics["test"]}
+        is_sound = all(isinstance(parts[name], kind) for name, kind in _FORM.items())
+    except (ValueError, TypeError, KeyError, RecursionError):
+        is_sound = False
+    if not is_sound:
+        raise UserError(f"'{path}' is damaged: it does not hold the metrics of a run")
     return metrics
 
 

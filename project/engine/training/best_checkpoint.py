@@ -80,6 +80,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().load_state_dict(
             {**state_dict, **places, "dirpath": str(self.dirpath), "best_k_models": scores}
         )
+        self.current_score = state_dict["current_score"]  # which Lightning saves alone
 
     def _moved(self, path: object) -> str:
         """Returns what a path would be in this callback's folder; nothing for no checkpoint."""

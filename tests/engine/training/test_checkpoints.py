@@ -16,7 +16,7 @@ from torch.optim import SGD, Adagrad, Adam
 from project.engine import ArrayDataset, ClassifierModule, UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO
 from project.engine.run.processes import StopRequest
-from project.engine.training.best_checkpoint import Monitor, chosen_monitor
+from project.engine.training.best_checkpoint import BestCheckpoint, Monitor, chosen_monitor
 from project.engine.training.bookkeeping import _require_fitting_state
 from tests.engine.toy import (
     BEST,
@@ -202,3 +202,11 @@ def test_a_run_resumes_with_its_own_options_and_last_checkpoint_alone_or_fewer_c
     del older["counts"]["accuracy"]
     torch.save(older, LAST)
     fit()
+
+
+def test_the_best_checkpoint_restores_the_newest_score_too(tmp_path):
+    """Lightning's saves it and leaves it out when it loads, so that resumed runs differ in it."""
+    best = BestCheckpoint(tmp_path)
+    state = {**best.state_dict(), "current_score": torch.tensor(0.5)}
+    best.load_state_dict(state)
+    assert best.state_dict() == state
