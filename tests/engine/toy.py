@@ -335,9 +335,7 @@ def outcome(run: Path) -> dict[str, Any]:
     for name in ("best", "last"):
         checkpoint = load(run / "checkpoints" / f"{name}.ckpt")
         kept |= {f"{name}: {key}": checkpoint[key] for key in names if key in checkpoint}
-        about = checkpoint["about"]
-        described = [about["metrics"].get("val"), about["optimizer"], about["lr_scheduler"]]
-        kept[f"{name}: about"] = described
+        kept[f"{name}: about"] = checkpoint["about"]["metrics"].get("val")
     logged = events(run)
     for tag in logged.Tags()["scalars"]:
         points = curve(run, tag)

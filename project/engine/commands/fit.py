@@ -27,7 +27,7 @@ from ..run.checkpoint import (
     with_atomic_writes,
 )
 from ..run.folder import RunFolder, derived_name
-from ..run.loggers import class_of, loggers_of, place_in_folder, rewind
+from ..run.loggers import class_of, log_settings, loggers_of, place_in_folder, rewind
 from ..training.best_checkpoint import (
     BestCheckpoint,
     chosen_monitor,
@@ -197,6 +197,7 @@ class FitCommand(Command):
             network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
             devices = f"{trainer.world_size} x {trainer.strategy.root_device.type}"
             self.note(f"training {network} on {devices}: {run.path}")
+            log_settings(trainer, self._saved_config, model.val_metrics)
             return None
         about = checkpoint[ABOUT]
         require_same_classes(about["class_names"], path, model.class_names)

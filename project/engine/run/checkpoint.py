@@ -72,7 +72,6 @@ def describe_run(
         thresholds=model.thresholds,
         arch=model.arch,
         arch_args=model.arch_args or {},
-        **model.settings,
         data={"class_path": type(data).__name__, "init_args": dict(data.hparams)} if data else None,
         images=sizes_of(trainer),
         processes=trainer.world_size,

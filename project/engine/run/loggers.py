@@ -1,7 +1,7 @@
 """Loggers of a run: TensorBoard's files, which are rewound where a run resumes, and those that the user adds."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,17 +114,16 @@ def add_figure(
             logger.experiment.log_figure(logger.run_id, figure, f"{tag}/{step}.png")
 
 
-def log_settings(trainer: Trainer, settings: Mapping[str, object], metrics: Iterable[str]) -> None:
-    """Gives every logger the settings of a new run.
+def log_settings(trainer: Trainer, options: Namespace, metrics: Iterable[str]) -> None:
+    """Gives every logger the options of a new run.
 
     TensorBoard's tab HPARAMS shows them beside the metrics; Lightning would log a zero of each.
     """
-    plain: dict[str, bool | int | float | str] = {}
-    for name, value in settings.items():
-        parts = value.items() if isinstance(value, Mapping) else [("", value)]
-        for part, setting in parts:
-            is_number = isinstance(setting, bool | int | float)
-            plain[f"{name}.{part}".rstrip(".")] = setting if is_number else str(setting)
+    plain = {
+        name.replace("init_args.", ""): value if isinstance(value, int | float) else str(value)
+        for name, value in vars(options.as_flat()).items()
+        if name.startswith(("model.", "data.", "trainer.")) and value is not None
+    }
     shown = {f"{split}/{name}": 0 for split in ("val", "test") for name in metrics}
     for logger in trainer.loggers if trainer.is_global_zero else []:
         if isinstance(logger, TensorBoardLogger):

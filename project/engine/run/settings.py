@@ -83,13 +83,6 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def settings_of(part: object, values: Mapping[str, object]) -> dict[str, object]:
-    """Returns the name of an object's class, and the constructor's plain arguments that are on."""
-    arguments = {name: values.get(name) for name in signature(type(part)).parameters}
-    settings = {name: value for name, value in arguments.items() if is_plain(value) and value}
-    return {"name": getattr(part, "__name__", type(part).__name__), **settings}
-
-
 def allow_module(name: str) -> None:
     """Lets checkpoints name networks that a module defines, as the user has named it."""
     _allowed.add(name)

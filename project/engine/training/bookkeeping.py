@@ -18,9 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..errors import UserError, printable
-from ..run.loggers import is_logged, log_settings
+from ..run.loggers import is_logged
 from ..run.progress import note
-from ..run.settings import settings_of
 from ..upstream import follow_until_averaging, length_attributes
 
 if TYPE_CHECKING:
@@ -55,22 +54,15 @@ class Bookkeeping(Callback):
                 model.network.compile()  # in place, so that the names of the weights stay
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Collects settings for people to read, and the lengths of schedules, before a resume."""
-        settings = self.model.settings
-        settings["loss"] = settings_of(self.model.criterion, vars(self.model.criterion))
-        for optimizer in trainer.optimizers[:1]:
-            settings["optimizer"] = settings_of(optimizer, optimizer.defaults)
-        self._lengths = []
-        for config in trainer.lr_scheduler_configs:
-            values = vars(config.scheduler)
-            lengths = {name: values[name] for name in length_attributes(values)}
-            self._lengths.append((values, lengths))
-            others = {name: value for name, value in values.items() if name not in lengths}
-            described = settings_of(config.scheduler, others) | {"interval": config.interval}
-            settings["lr_scheduler"] = described
+        """Remembers the lengths of schedules, before a resumed run restores other ones."""
+        schedules = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
+        self._lengths = [
+            (schedule, {name: schedule[name] for name in length_attributes(schedule)})
+            for schedule in schedules
+        ]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gives a resumed schedule the length of this run; logs the settings of a new one."""
+        """Gives a resumed schedule the length of this run, and checks a resumed optimizer."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # likewise
         self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
@@ -82,22 +74,17 @@ class Bookkeeping(Callback):
             # Lightning does this at the start of an epoch, within which a run may resume
             if isinstance(callback, GradientAccumulationScheduler):
                 callback.on_train_epoch_start(trainer)
-        if trainer.ckpt_path is None:
-            model = self.model
-            data = trainer.datamodule  # type: ignore[attr-defined]  # set by fit
-            run = {
-                "arch": model.arch,
-                "arch_args": model.arch_args,
-                "data": settings_of(data, data.hparams) if data else None,
-                "max_epochs": trainer.max_epochs,
-                "precision": trainer.precision,
-            }
-            log_settings(trainer, run | model.settings, model.val_metrics)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        """Logs at least once an epoch, unless ``log_every_n_steps`` is 0."""
+        """Logs at least once an epoch, unless ``log_every_n_steps`` is 0.
+
+        Raises:
+            UserError: A data module's loaders came without it, which knows order and augmentation.
+        """
+        if hasattr(batch, "indices") and trainer.datamodule is None:  # type: ignore[attr-defined]
+            raise UserError("a data module's loaders need it: trainer.fit(model, datamodule=data)")
         self._batch_idx = batch_idx
         # other callbacks may change these
         steps = trainer.num_training_batches / trainer.accumulate_grad_batches

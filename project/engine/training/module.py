@@ -74,7 +74,6 @@ class ClassifierModule(LabelModule):
         measured: The sets that steps have measured since the last :meth:`conclude`.
         weights_step: The step at which the tested weights were validated; their test metrics are
             logged at that step, too.
-        settings: Name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, to read.
     """
 
     train_metric_names: ClassVar = ["loss", "accuracy"]
@@ -99,7 +98,6 @@ class ClassifierModule(LabelModule):
         self.validated_step: int | None = None
         self.weights_step: int | None = None
         self.measured: set[Split] = set()
-        self.settings: dict[str, dict[str, object]] = {"optimizer": {}, "lr_scheduler": {}}
 
     @abstractmethod
     def configure_metrics(self) -> dict[str, Metric]:

@@ -205,9 +205,9 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     )  # so that another run can use it
     assert len(settings) == 1
     assert {
-        "optimizer.lr": 0.2,
+        "model.optimizer.lr": 0.2,
         "data.batch_size": 16,
-        "max_epochs": 2,
+        "trainer.max_epochs": 2,
     }.items() <= settings[0].items()
     assert all(isinstance(value, bool | int | float | str) for value in settings[0].values())
     (by_csv,) = map(rows, Path("whole/run").glob("lightning_logs/*/metrics.csv"))
