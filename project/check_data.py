@@ -57,9 +57,7 @@ def survey_table(survey: dict[str, Any]) -> str:
     unreadable = [f"{entry['file']!r} ({entry['reason']})" for entry in survey["unreadable"]]
     lines += _listed("unreadable", unreadable)
     if "groups" in survey:
-        count, divided = survey["groups"].values()
-        text = f"{count:,}, each in one split; a split by file would divide {divided:,}"
-        lines.append(_row("groups", text))
+        lines.append(_row("groups", f"{survey['groups']:,}, each in one split"))
     for across in ("classes", "splits"):
         groups = [group["files"] for group in survey["duplicates"] if group[f"across_{across}"]]
         same = [

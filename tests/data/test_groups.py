@@ -103,20 +103,12 @@ def test_a_folder_and_a_csv_are_cut_alike(root):
         }
 
 
-def test_check_data_counts_groups_and_those_that_a_split_by_file_would_divide(root, capsys):
+def test_check_data_counts_groups(root, capsys):
     args = [str(root), f"--group={PATTERN}", "--split_seed=9", f"--output={root / 'found.json'}"]
     assert call(CheckDataCLI(), *args) == 0
-    seen = defaultdict(set)
-    for split, found in sites(FolderDataModule(str(root), split_seed=9).files()).items():
-        for site in found:
-            seen[site].add(split)
-    divided = sum(len(splits) > 1 for splits in seen.values())
-    assert json.loads((root / "found.json").read_text())["groups"] == {
-        "count": 12,
-        "divided_by_file": divided,
-    }
+    assert json.loads((root / "found.json").read_text())["groups"] == 12
     printed = capsys.readouterr().out
-    assert f"12, each in one split; a split by file would divide {divided}" in printed
+    assert "12, each in one split" in printed
     assert "--data.group 'site([0-9]+)'" in printed
 
 

@@ -94,10 +94,7 @@ class CheckDataCommand(FileCommand):
         files = data.files()
         facts |= survey(data.images_root, files, data.bands)
         if "group" in arguments:
-            by_file = data_class(**arguments | {"group": None}).files()
-            splits = data.splits_of_groups(by_file)
-            divided = sum(len(names) > 1 for names in splits.values())
-            facts["groups"] = {"count": len(splits), "divided_by_file": divided}
+            facts["groups"] = len(data.splits_of_groups(files))
         self.show_survey(data.layout, facts)
         unreadable = {
             str(data.images_root / entry["file"]): entry["reason"] for entry in facts["unreadable"]
