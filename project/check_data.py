@@ -1,4 +1,4 @@
-"""``python -m project.check_data``: reads every image once; says what is there and whether it can train."""
+"""``python -m project.check_data``: read every image once, and say whether they can train."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The classes that the commands ``fit`` and ``evaluate`` know: bases, the data at a path, and how progress is shown."""
+"""The classes that ``fit`` and ``evaluate`` know, and how both show progress."""
 
 from typing import ClassVar
 

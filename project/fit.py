@@ -32,7 +32,10 @@ class FitCLI(ProjectCLI, FitCommand):
     """Trains on this package's data modules and models."""
 
     module = "project.fit"
-    description = "Trains a network, then tests its best checkpoint once. Without any option: on the built-in data."
+    description = (
+        "Trains a network, then tests its best checkpoint once. Without any option: on the built-in"
+        " data."
+    )
     build_model = ImageClassifier
     classes = {"data": SyntheticFlowersDataModule, "model": ImageClassifier}
     defaults = {

@@ -18,7 +18,7 @@ from project.engine import CallbackOptions
 
 @dataclass
 class DefaultCallbacks(CallbackOptions):
-    """The default callbacks of a run; each is true, false, which switches it off, or options of its own.
+    """The callbacks of a run; each is true, false, which switches it off, or has its own options.
 
     Args:
         learning_rate: Draws the learning rate as a curve.

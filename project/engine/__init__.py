@@ -41,7 +41,7 @@ Examples:
     >>> FileDataset([Path("1.jpg")], torch.tensor([0]), Noise.preprocessing).name(0)
     '1.jpg'
 
-    Random numbers are functions of (seed, epoch, index, purpose), the same on any number of devices:
+    Random numbers are functions of (seed, epoch, index, purpose), the same on any devices:
 
     >>> [round(number, 4) for number in uniform(0, 1, torch.tensor([5, 9]), 1000)[:, 0].tolist()]
     [0.2593, 0.126]

@@ -1,4 +1,4 @@
-"""Workings of ``check_data``: a survey of every image, and whether training would accept the data."""
+"""Workings of ``check_data``: a survey of every image, and whether training accepts the data."""
 
 import re
 import shlex
@@ -107,7 +107,7 @@ class CheckDataCommand(FileCommand):
             )
 
     def _flags(self, arguments: dict[str, Any], facts: dict[str, Any]) -> str:
-        """Returns the options of ``fit`` for this data, with a batch size that it has images for."""
+        """Returns the options of ``fit`` for this data, with a batch size that fits its images."""
         (_, path), *others = arguments.items()
         flags = [f"--data {shlex.quote(path)}"]
         flags += [f"--data.{name} {shlex.quote(str(value))}" for name, value in others]

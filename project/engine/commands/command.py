@@ -1,4 +1,4 @@
-"""Commands on files, which import neither torch nor Lightning before they run, and the files that they write."""
+"""Commands on files, which import torch and Lightning only as they run, and their output."""
 
 import json
 import os
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class FileCommand:
     """A command with options of its own.
 
-    A subclass has the name of its ``module``, and for ``--help`` a ``description`` and an ``example``.
+    A subclass has its ``module``, and for ``--help`` a ``description`` and an ``example``.
     """
 
     module: ClassVar[str]
@@ -68,7 +68,7 @@ class CheckpointCommand(FileCommand):
     """A command on a checkpoint of any of this package's models."""
 
     def model_class(self) -> "type[ClassifierModule]":
-        """Imports the models and data modules that checkpoints may name; returns the models' base."""
+        """Imports what checkpoints may name, and returns the base class of models."""
         raise NotImplementedError
 
     def parser(self) -> CommandParser:
@@ -163,7 +163,8 @@ class OutputFile:
     Args:
         option: The option's name.
         path: Its value.
-        default: The file if there is no value. It must not be a link, as it may lie in a folder from elsewhere.
+        default: The file if there is no value. It must not be a link, as its folder may be from
+            elsewhere.
     """
 
     def __init__(self, option: str, path: str | None, default: Path | None = None) -> None:

@@ -158,7 +158,8 @@ class EvaluateCommand(Command):
         for option, value in now.items():
             if option != "resize" and value != then[option]:
                 raise UserError(
-                    f"'{path}' was trained with --data.{option} {then[option]}, but would get {value}"
+                    f"'{path}' was trained with --data.{option} {then[option]}, but would get"
+                    f" {value}"
                 )
         if now["resize"] != then["resize"]:
             self.note(f"images are scaled to {now['resize']}; in training it was {then['resize']}")
@@ -172,7 +173,8 @@ class EvaluateCommand(Command):
         was_seen = was_trained_on(self._about, data)
         if was_seen:
             raise UserError(
-                "--split all: some of these images are those it was trained on; name others with --data"
+                "--split all: some of these images are those it was trained on; name others with"
+                " --data"
             )
         if was_seen is None:
             self.note("the images of training are not here, so these may be among them")

@@ -1,4 +1,4 @@
-"""Workings of ``fit``: the run's folder, its callbacks, training or resuming, and one test of the best checkpoint."""
+"""Workings of ``fit``: a run's folder and callbacks, training or resuming, and one test."""
 
 import json
 import os
@@ -75,19 +75,19 @@ class CallbackOptions:
 
 
 class FitCommand(Command):
-    """Trains in a run's folder, ``self.run``, and resumes there; then tests the best checkpoint once.
+    """Trains or resumes in a run's folder, ``self.run``; then tests the best checkpoint once.
 
     A subclass defines what people change: the defaults, the callbacks, and the table at the end.
     """
 
     callback_options: ClassVar[type[CallbackOptions]] = CallbackOptions
     first_callbacks: ClassVar[tuple[type[Callback], ...]] = ()
-    """Callbacks that write at the start of a batch or an epoch, before others log anything there."""
+    """Callbacks that write at the start of a batch or an epoch, before others log there."""
 
     run: RunFolder
 
     def prepare_options(self, config: Namespace, resumed: Sequence[Path]) -> None:
-        """Changes options before classes are built; ``resumed`` has the run's checkpoints, if any."""
+        """Changes options before classes are built; ``resumed`` are the run's checkpoints."""
 
     def show_results(self, metrics: dict[str, Any]) -> None:
         """Prints the final metrics, those of ``metrics.json``."""
@@ -142,7 +142,7 @@ class FitCommand(Command):
         kwargs["logger"] = loggers_of(self.config_init.trainer.logger, self.run.path)
         kwargs["plugins"] = with_atomic_writes(self.config_init.trainer.plugins, self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         # a Timer ends training at the end of a batch, of which others then log the last metrics
         first = (LastCheckpoint, Timer, *self.first_callbacks)
         callbacks.sort(key=lambda callback: not isinstance(callback, first))
@@ -161,7 +161,7 @@ class FitCommand(Command):
         run_command(lambda: cls().fit())
 
     def fit(self) -> None:
-        """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
+        """Trains or resumes; then tests the best checkpoint once and writes the final metrics."""
         trainer, model, data = self.trainer, self.model, self.datamodule
         require_sound_run(trainer, data)
         if self.config.trainer.fast_dev_run:  # writes no folder
@@ -203,7 +203,7 @@ class FitCommand(Command):
         require_same_classes(about["class_names"], path, model.class_names)
         if not self._keeps_last:
             raise UserError(
-                f"'{run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name"
+                f"'{run.path}' resumes only with --callbacks.last_checkpoint; or use another --name"
             )
         if about["processes"] != trainer.world_size:
             changes.append(
@@ -221,7 +221,8 @@ class FitCommand(Command):
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         if trainer.global_step == 0:
             raise UserError(
-                "training ended before its first step; see --trainer.max_epochs, max_steps and max_time"
+                "training ended before its first step; see --trainer.max_epochs, max_steps and"
+                " max_time"
             )
         for stopping in trainer.early_stopping_callbacks:
             if reason := stopping.stopping_reason_message:
@@ -261,7 +262,7 @@ class FitCommand(Command):
         return metrics
 
     def data_flags(self) -> list[str]:
-        """Returns the options of the data that no checkpoint remembers: the classes of datasets, and theirs."""
+        """Returns the options that no checkpoint remembers: datasets' classes and arguments."""
         flags = []
         for name in self.datamodule.not_remembered:
             source = self.config.data.init_args.get(name)

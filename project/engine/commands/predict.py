@@ -80,9 +80,9 @@ def label_files(model_class: Any, options: Namespace) -> int:
 
 
 class Labeller(LightningModule):
-    """Labels image files, which it deals to the processes in turns, and writes a row for each, in their order.
+    """Labels image files, dealt to the processes in turns, and writes a row for each, in order.
 
-    Only the first process knows the paths, and has a ``writer``, which writes behind the ``earlier`` rows,
+    Only the first process knows the paths and has a ``writer``, which appends to ``earlier`` rows,
     and with ``--embeddings`` the file of ``vectors``.
     """
 
@@ -106,7 +106,7 @@ class Labeller(LightningModule):
         self.unreadable = sum(row["error"] is not None for row in earlier)
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """Loads this process's files in their order; each process has as many, the last of which may be empty."""
+        """Loads this process's files in order; each process has as many, some perhaps empty."""
         paths = self.trainer.strategy.broadcast(self._paths)
         world_size = self.trainer.world_size
         # Lightning warns of an empty loader
@@ -147,7 +147,7 @@ class Labeller(LightningModule):
     def on_predict_batch_end(
         self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Brings a batch of each process together; files were dealt in turns, so their rows come in turns."""
+        """Writes a batch of each process; files were dealt in turns, so their rows take turns."""
         of_ranks = [outputs] * self.trainer.world_size
         if len(of_ranks) > 1:
             # neither Lightning nor torchmetrics gathers texts, as paths and errors are

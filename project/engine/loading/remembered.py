@@ -1,4 +1,4 @@
-"""The data that a checkpoint was trained on: the file chooses nothing that is imported or written."""
+"""The data that a checkpoint was trained on; the file chooses nothing that is imported."""
 
 from collections.abc import Collection, Mapping
 from inspect import signature
@@ -94,6 +94,6 @@ def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:
         return
     if root != signature(type(data)).parameters["root"].default:
         raise UserError(
-            f"the checkpoint was trained on the images in '{folder}', which are not there; say where"
-            " they are, or shall be, with --data.root"
+            f"the checkpoint was trained on the images in '{folder}', which are not there; say"
+            " where they are, or shall be, with --data.root"
         )

@@ -194,7 +194,7 @@ def test_a_run_resumes_with_its_own_options_and_last_checkpoint_alone_or_fewer_c
         ("--model.interval=step", "--model.interval is step, not epoch, which cannot change"),
         ("--model.optimizer=AdamW", "--model.optimizer is {'class_path': 'torch.optim.AdamW'"),
         ("--monitor=val/loss", "--monitor is val/loss, not val/accuracy, which cannot change"),
-        ("--callbacks.last_checkpoint=false", "resumes with --callbacks.last_checkpoint alone"),
+        ("--callbacks.last_checkpoint=false", "resumes only with --callbacks.last_checkpoint"),
     ):
         assert complaint in one_line(lambda flag=flag: fit(flag), capsys)
         assert load(LAST)["global_step"] == 3
