@@ -149,7 +149,7 @@ def errors(finished: Finished) -> list[str]:
     (
         "torchrun",
         "--trainer.devices=1",
-        "these --trainer options do not work here: You set `devices=1`",
+        "--trainer.devices times --trainer.num_nodes is 1, but the launcher started 2",
     ),
 )
 def test_an_error_is_printed_once(launcher, flag, complaint, tmp_path):
@@ -166,7 +166,7 @@ def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monke
     for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "1")
     assert FitCLI(TINY).trainer.world_size == 1
-    with pytest.raises(UserError, match="does not match the world size"):
+    with pytest.raises(UserError, match="is 2, but the launcher started 1"):
         FitCLI([*TINY, "--trainer.devices=2"])
 
 

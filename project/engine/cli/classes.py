@@ -105,8 +105,7 @@ def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
 @cache
 def accepted(cls: type) -> dict[str, object]:
     """Returns the arguments that a class accepts, with their defaults."""
-    defaults: dict[str, object] = class_parser(cls).get_defaults().as_dict()
-    return defaults
+    return dict(class_parser(cls).get_defaults().as_dict())
 
 
 def path_of(cls: type) -> str:

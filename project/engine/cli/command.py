@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ from .classes import (
     path_of,
 )
 from .command_line import FOLLOWS, CommandLine, require_known
-from .parser import option_line, option_lines
+from .parser import name_of
 from .trainer import ExactTrainer, built_trainer, refused_options
 
 
@@ -92,7 +93,7 @@ class Command(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
-        line = CommandLine.read(sys.argv[1:] if args is None else map(str, args))
+        line = CommandLine(sys.argv[1:] if args is None else map(str, args))
         defaults = self.default_classes(line)
         classes = {**defaults, **line.take_classes(self.bases, self.path_classes)}
         helps = {"-h": self.short_help, "--help": self.short_help, "--help-all": self.full_help}
@@ -123,23 +124,24 @@ class Command(LightningCLI):
         shown = {"data": self.path_classes["root"], "model": self.classes.get("model")}
         for key, cls in shown.items():
             options += options_of(class_parser(cls, key)) if cls else []
-        usual = [option for option in options if not str(option.help).startswith("Advanced:")]
-        lines = option_lines(usual)
-        for name in ("config", "data", "model", "model.ckpt_path", *FOLLOWS):
-            lines.pop(f"--{name}", None)
-        callbacks = [name.split(".")[1] for name in lines if name.startswith("--callbacks.")]
-        switch = f"Switches a callback off: {', '.join(callbacks)}"
-        lines["--callbacks"] = option_line("--callbacks.NAME false", switch)
-        modules = [cls.__name__ for cls in candidates(self.data_class)]
-        trainer = [f"--trainer.{name}" for name in self.trainer_options]
+        usual = {
+            name_of(option).removeprefix("--"): option
+            for option in options
+            if not str(option.help).startswith("Advanced:")
+        }
+        hidden = {*("config", "trainer", "callbacks", "data", "model", "model.ckpt_path"), *FOLLOWS}
+        names = [name for name in usual if name not in hidden and not name.endswith("help")]
+        modules = ", ".join(cls.__name__ for cls in candidates(self.data_class))
+        data = textwrap.fill(f"data; --data takes a folder, or {modules}", 100)
         sections = {
-            "command": [name for name in lines if "." not in name],
-            "trainer, the options used most": trainer,
-            f"data; --data takes a folder, or {', '.join(modules)}": _of_group("data", lines),
-            "model; --model takes a class of your own": _of_group("model", lines),
+            "command": [name for name in names if "." not in name],
+            "trainer, the options used most": [f"trainer.{name}" for name in self.trainer_options],
+            "callbacks; false switches one off": _of_group("callbacks", names),
+            data: _of_group("data", names),
+            "model; --model takes a class of your own": _of_group("model", names),
         }
         return parser.format_sections(
-            {title: [lines[name] for name in names] for title, names in sections.items()}
+            {title: [usual[name] for name in names] for title, names in sections.items()}
         )
 
     def full_help(self, parser: ClassParser) -> str:
@@ -199,4 +201,4 @@ class Command(LightningCLI):
 
 
 def _of_group(group: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(f"--{group}.")]
+    return [name for name in names if name.startswith(f"{group}.")]

@@ -9,7 +9,6 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -42,7 +41,6 @@ FOLLOWS = {
 """Options that follow from others."""
 
 
-@dataclass
 class CommandLine:
     """The words of a command line.
 
@@ -52,27 +50,22 @@ class CommandLine:
         flags: The other words.
     """
 
-    words: list[str]
-    configs: list[Options]
-    flags: list[str]
-
-    @classmethod
-    def read(cls, args: Iterable[str]) -> "CommandLine":
-        """Reads the configs, and separates classes from other words."""
-        words = whole_words(args)
-        configs = list[Options]()
+    def __init__(self, args: Iterable[str]) -> None:
+        self.words = whole_words(args)
+        self.configs = list[Options]()
         classes: Options = {}
         flags = list[str]()
-        for word in words:
+        for word in self.words:
             option, _, value = word.partition("=")
             key = full_name(option)
             if option in ("-c", "--config"):
-                configs.append(read_config(value))
+                self.configs.append(read_config(value))
             elif word.startswith("--") and key in CLASS_KEYS:
                 classes[key] = read_yaml(value, option) if _YAML.match(value) else value
             else:
                 flags.append(word)
-        return cls(words, [*configs, flat(classes)], _with_class_paths(flags))
+        self.configs.append(flat(classes))
+        self.flags = _with_class_paths(flags)
 
     def values(self, option: str) -> list[str]:
         """Returns the values that flags give to an option, in order."""

@@ -5,10 +5,9 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 
 import json
 import re
-import shutil
-import textwrap
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
 from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from difflib import SequenceMatcher
 from importlib import import_module
 from typing import Any, NoReturn
@@ -18,7 +17,7 @@ from jsonargparse import ArgumentParser
 from ..upstream import options_of
 from .entry import end_with_error
 
-_LABEL = 36  # columns of an option's name
+_LABEL = 40  # columns of an option's name
 _USUAL = ("data.", "model.optimizer.", "trainer.max_", "seed")
 """Preferred if several options are as close."""
 
@@ -50,18 +49,21 @@ class CommandParser(ArgumentParser):
 
     def format_help(self, formatter: HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""
-        return self.format_sections({"options": option_lines(options_of(self)).values()})
+        return self.format_sections({"options": options_of(self)})
 
-    def format_sections(self, sections: Mapping[str, Iterable[str]]) -> str:
-        """Returns the text of ``--help``, with lines of options by their heading."""
-        names = [name_of(option) for option in options_of(self)]
-        positionals = [name for name in names if not name.startswith("-")]
-        usage = " ".join(["usage:", str(self.prog), *positionals, "[--OPTION VALUE ...]"])
-        lines = [usage, "", *textwrap.wrap(self.description or "", help_width())]
+    def format_sections(self, sections: Mapping[str, Iterable[Action]]) -> str:
+        """Returns the text of ``--help``, with options by their heading."""
+        formatter = HelpFormatter(str(self.prog), max_help_position=_LABEL)
+        options = options_of(self)
+        positionals = [name_of(option) for option in options if not option.option_strings]
+        usage = " ".join([str(self.prog), *positionals, "[--OPTION VALUE ...]"])
+        formatter.add_usage(usage, (), ())
+        formatter.add_text(self.description)
         for title, section in sections.items():
-            if section:
-                lines += ["", *textwrap.wrap(f"{title}:", help_width()), *section]
-        return "\n".join([*lines, "", self.epilog or "", ""])
+            formatter.start_section(title)
+            formatter.add_arguments([in_short(option) for option in section])
+            formatter.end_section()
+        return f"{formatter.format_help()}\n{self.epilog or ''}\n"
 
     def error(self, message: str, ex: BaseException | None = None) -> NoReturn:
         """Prints jsonargparse's innermost error in one line, and exits with code 2."""
@@ -91,38 +93,28 @@ def suggestion(option: str, known: Collection[str]) -> str:
     return f"; did you mean --{closest}?" if similarity(closest)[0] > 0.6 else "; see --help"
 
 
-def help_width() -> int:
-    """Returns the columns of the terminal, within reason."""
-    return min(max(shutil.get_terminal_size((110, 24)).columns, 80), 160)
-
-
-def option_lines(options: Iterable[Action]) -> dict[str, str]:
-    """Returns the line of each option, by its name."""
-    lines = {}
-    for option in options:
-        name = name_of(option)
-        if option.help == SUPPRESS or name.endswith(".help"):
-            continue
-        default = json.dumps(option.default, default=str).strip('"')
-        is_shown = len(default) <= 12 and default not in ("null", "false", "[]", SUPPRESS)
-        lines[name] = option_line(f"{name} {default}" if is_shown else name, option.help or "")
-    return lines
-
-
 def name_of(option: Action) -> str:
     """Returns an option's long name, or a positional argument's name in capitals."""
     *_, name = (option.dest.upper(), *option.option_strings)
     return name.removesuffix("+")
 
 
-def option_line(label: str, text: str) -> str:
-    """Formats an option with the first sentence of its description, without markup, wrapped."""
-    text = " ".join(text.replace("Advanced: ", "").replace("``", "").split())
+def in_short(option: Action) -> Action:
+    """Returns an option with its default, and the first sentence of its help, without markup."""
+    short = copy(option)
+    text = " ".join(str(option.help).replace("Advanced: ", "").replace("``", "").split())
     text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text)
     sentence = re.split(r"(?<=[\w)])[.;](?:\s|$)|:$", text, maxsplit=1)[0]
-    start = f"  {label:<{_LABEL}} "
-    indent = " " * (_LABEL + 3)
-    return textwrap.fill(sentence, help_width(), initial_indent=start, subsequent_indent=indent)
+    short.help = sentence.replace("%", "%%")
+    default = json.dumps(option.default, default=str).strip('"')
+    is_shown = len(default) <= 12 and default not in ("null", "false", "[]", SUPPRESS)
+    short.metavar = default if is_shown else ""
+    short.nargs = None
+    if option.option_strings:
+        short.option_strings = [name_of(option)]
+    else:
+        short.metavar = name_of(option)
+    return short
 
 
 def import_modules(names: str) -> str:

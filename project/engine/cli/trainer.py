@@ -53,10 +53,10 @@ class ExactTrainer(Trainer):
         overfit_batches: int | float = 0.0,
         **kwargs: Any,
     ) -> None:
-        launched = ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
+        started = ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "WORLD_SIZE")
         if "TORCHELASTIC_RUN_ID" not in os.environ:
-            launched = ("SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_NODES")
-        tasks, nodes = (int(os.environ.get(name) or 0) for name in launched)
+            started = ("SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS")
+        tasks, nodes, processes = (int(os.environ.get(name) or 0) for name in started)
         super().__init__(
             devices=tasks or devices if devices == "auto" else devices,
             num_nodes=num_nodes or nodes or 1,
@@ -69,6 +69,12 @@ class ExactTrainer(Trainer):
             overfit_batches=overfit_batches,
             **kwargs,
         )
+        wanted = self.num_devices * self.num_nodes
+        if processes not in (0, wanted):  # each would train alone, or wait for others
+            raise UserError(
+                f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started"
+                f" {processes}"
+            )
 
 
 @contextmanager
@@ -90,9 +96,6 @@ def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
     """Builds a trainer whose processes end together; refuses options that Lightning refuses."""
     with refused_options():
         trainer = build(**options)
-        environment = getattr(trainer.strategy, "cluster_environment", None)
-        if environment is not None:  # Lightning asks it where it starts processes alone
-            environment.validate_settings(trainer.num_devices, trainer.num_nodes)
     require_supported(trainer)
     disable_signal_handling(trainer)
     watch_processes(trainer.strategy.launcher)

@@ -271,10 +271,7 @@ def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model
         for name in re.findall(r"^ *(\w+): Advanced: ", inspect.getdoc(cls) or "", re.M)
     }
     assert hidden - advanced - {"--data.seed"} == {"--model.class_names", "--model.preprocessing"}
-    assert (
-        "  --callbacks.NAME false               Switches a callback off: last_checkpoint, best_"
-        in text
-    )
+    assert "--callbacks.learning_rate" in names(text)
     examples = [
         line.split("project.fit ")[1]
         for line in lines
