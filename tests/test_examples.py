@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score, roc_curve
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from examples.center_loss import CenterLossClassifier
@@ -27,7 +27,9 @@ from tests.conftest import (
     QUIET,
     TINY_DATA,
     TINY_TRAINER,
+    evaluate,
     fit,
+    label,
     make_folder,
     write_attributes,
     write_coco,
@@ -35,7 +37,7 @@ from tests.conftest import (
     write_pets,
 )
 from tests.data.stubs import NoiseDataModule
-from tests.small import load
+from tests.small import load, rows
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(
@@ -44,6 +46,7 @@ FILES = sorted(
 LIMITS = {
     "multilabel": 60,
     "attributes": 60,
+    "binary": 59,
     "network": 10,
     "data": 20,
     "streaming": 40,
@@ -71,7 +74,7 @@ WRITERS = {
 
 def data_for(name: str) -> list[str]:
     """Makes what an example needs in the current folder; further options."""
-    if name in ("csv", "multilabel_csv", "attributes", "streaming"):
+    if name in ("csv", "multilabel_csv", "attributes", "streaming", "binary"):
         files = sorted(make_folder(Path("images"), {"rose": 12, "tulip": 12}).glob("*/*"))
     if name == "csv":
         write_csv(Path())
@@ -85,8 +88,8 @@ def data_for(name: str) -> list[str]:
         np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)
     elif name in WRITERS:
         WRITERS[name]()
-    elif name == "streaming":
-        return [*RESIZED, "--data.root=images"]
+    elif name in ("streaming", "binary"):
+        return [*RESIZED, *LARGE_SETS, "--data.root=images"]
     elif name == "lora":
         torch.save(vit(8).state_dict(), "vit.pth")
         return [
@@ -243,6 +246,40 @@ def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workpl
     torch.testing.assert_close(dict(exported.network.state_dict()), dict(merged))
     assert not torch.allclose(model(batch.images), plain)  # it is whole, and changed
     torch.testing.assert_close(exported(batch.images), model(batch.images).softmax(1))
+
+
+def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(workplace):
+    make_folder(Path("images"), {"benign": 60, "malignant": 60})
+    for path in [*Path("images/benign").glob("*1.jpg"), *Path("images/malignant").glob("*5.jpg")]:
+        path.write_bytes(Path("images/malignant/0.jpg").read_bytes())  # no model is perfect on it
+    options = [*RESIZED, *LARGE_SETS, "--model.arch=resnet9_slim", "--model.optimizer.lr=0.001"]
+    model = ["--model=examples.binary.BinaryClassifier", "--monitor=val/auroc", "--data=images"]
+    fit(*model, *options, *TINY_TRAINER, *QUIET, *NO_PLOTS, "--name=run")
+    metrics = json.loads(Path("runs/run/metrics.json").read_text())
+    best = "runs/run/checkpoints/best.ckpt"
+    threshold = load(Path(best))["about"]["thresholds"]["malignant"]
+    assert metrics["selection"] == {"monitor": "val/auroc", "mode": "max"}
+    for split in ("val", "test"):
+        evaluate(best, f"--split={split}", f"--output_predictions={split}.csv")
+        known = rows(f"{split}.csv")
+        labels = [row["true_label"] == "malignant" for row in known]
+        label(best, *(row["path"] for row in known), "--probabilities", f"--output={split}-p.csv")
+        predictions = rows(f"{split}-p.csv")
+        shares = np.array([float(row["probability_malignant"]) for row in predictions])
+        assert metrics[split]["auroc"] == pytest.approx(roc_auc_score(labels, shares), abs=1e-6)
+        if split == "val":
+            false, true, _ = roc_curve(labels, shares, drop_intermediate=False)
+            sensitivity = true[false <= 0.05].max()
+            assert metrics["val"]["specificity"] >= 0.95
+        else:
+            positive = shares >= threshold - 1e-7
+            sensitivity = recall_score(labels, positive)
+            specificity = recall_score(labels, positive, pos_label=False)
+            assert metrics["test"]["specificity"] == pytest.approx(specificity)
+            assert metrics["test"]["thresholds"][1] == threshold
+            assert [row["label"] == "malignant" for row in predictions] == positive.tolist()
+        assert metrics[split]["sensitivity"] == pytest.approx(sensitivity)
+    assert 0 < threshold < 1
 
 
 def test_the_balanced_accuracy_is_scikit_learns():
