@@ -63,7 +63,9 @@ class ArrayDataset:
     """
 
     def __init__(self, images: Tensor, labels: Tensor, names: str) -> None:
-        self.images, self.labels, self.names = images, labels, names
+        self.images = images
+        self.labels = labels
+        self.names = names
 
     def __len__(self) -> int:
         return len(self.labels)

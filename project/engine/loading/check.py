@@ -111,11 +111,13 @@ def _checked_size(file: Path, bands: Bands | None) -> tuple[int, int]:
 def _describe(file: Path, bands: Bands | None) -> Description:
     """Decodes and describes an image."""
     if bands is not None:
-        image, kind = read_bands(file, bands), file.suffix
+        image = read_bands(file, bands)
+        kind = file.suffix
         mode = f"{bands[0]} x {bands[1]} bits"
     else:
         with open_image(file) as opened:
-            image, kind = decode(opened, file), opened.format or ""
+            image = decode(opened, file)
+            kind = opened.format or ""
             mode = opened.mode
     _, height, width = image.shape
     digest = hashlib.blake2b(repr((width, height)).encode(), digest_size=16)

@@ -20,13 +20,14 @@ def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
     whole = 0, 0, width, height
     if preprocessing.get("fit", "crop") != "crop":
         return fit_region(image, whole, preprocessing)
-    crop, resize, shorter = preprocessing["crop"], preprocessing["resize"], min(height, width)
+    crop = preprocessing["crop"]
+    resize = preprocessing["resize"]
+    shorter = min(height, width)
     shape = int(resize * height / shorter), int(resize * width / shorter)
     # Python rounds halves to even numbers, and so does torchvision
     upper, left = (round((side - crop) / 2) for side in shape)
-    return scaled_region(image, whole, shape, preprocessing)[
-        :, upper : upper + crop, left : left + crop
-    ]
+    scaled = scaled_region(image, whole, shape, preprocessing)
+    return scaled[:, upper : upper + crop, left : left + crop]
 
 
 def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
@@ -42,7 +43,7 @@ def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
         return scaled
     colour = as_colour(tuple(preprocessing["mean"]), image.device, image.dtype)
     canvas = colour[:, None, None].repeat(1, crop, crop)
-    upper, left = (crop - height) // 2, (crop - width) // 2
+    upper, left = ((crop - side) // 2 for side in shape)
     canvas[:, upper : upper + height, left : left + width] = scaled
     return canvas
 
@@ -91,37 +92,26 @@ def random_region(
 ) -> Tensor:
     """Fits a region of a whole image, chosen by :func:`random_box`, to the network's input."""
     _, height, width = image.shape
-    return fit_region(
-        image,
-        random_box(width, height, draws, scale, preprocessing.get("fit", "crop")),
-        preprocessing,
-    )
+    box = random_box(width, height, draws, scale, preprocessing.get("fit", "crop"))
+    return fit_region(image, box, preprocessing)
 
 
 def sufficient_size(
     size: tuple[int, int], box: Box, preprocessing: Preprocessing
 ) -> tuple[int, int]:
     """Returns the smallest width and height to decode an image at, to fit a region of it."""
-    (left, upper, right, lower), (height, width) = box, _region_shape(box, preprocessing)
+    left, upper, right, lower = box
+    height, width = _region_shape(box, preprocessing)
     return int(size[0] * width / (right - left)), int(size[1] * height / (lower - upper))
 
 
 def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
     """Converts a region of an image to pixels of its smaller decoded version."""
     height, width = image.shape[1:]
-    x, y = width / size[0], height / size[1]
-    left, upper, right, lower = (
-        round(box[0] * x),
-        round(box[1] * y),
-        round(box[2] * x),
-        round(box[3] * y),
-    )
-    return (
-        left,
-        upper,
-        max(left + 1, right),
-        max(upper + 1, lower),
-    )  # halves round to even: both edges could be one
+    left, right = (round(edge * (width / size[0])) for edge in box[::2])
+    upper, lower = (round(edge * (height / size[1])) for edge in box[1::2])
+    # halves round to even: both edges could be one
+    return left, upper, max(left + 1, right), max(upper + 1, lower)
 
 
 def scaled_region(
@@ -131,7 +121,9 @@ def scaled_region(
     left, upper, right, lower = box
     # torch's kernel for three interleaved channels is the fastest, but not for a view
     region = image[None, :, upper:lower, left:right].contiguous(memory_format=torch.channels_last)
-    mode, pixels = preprocessing.get("interpolation", "bilinear"), region.dtype
-    region = region if pixels == torch.uint8 else region.float()  # torch scales no uint16
-    scaled = interpolate(region, size=shape, mode=mode, antialias=True)[0]
-    return scaled if pixels == torch.uint8 else scaled.round().clamp(0, 65535).to(pixels)
+    mode = preprocessing.get("interpolation", "bilinear")
+    if image.dtype == torch.uint8:
+        return interpolate(region, size=shape, mode=mode, antialias=True)[0]
+    # torch scales no uint16
+    scaled = interpolate(region.float(), size=shape, mode=mode, antialias=True)[0]
+    return scaled.round().clamp(0, 65535).to(image.dtype)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
-import torch
 from jsonargparse.typing import PositiveInt
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -256,9 +255,15 @@ class ImageFilesDataModule(ResizedDataModule):
             splits = self._without(broken)
         datasets = {}
         for split, classes in splits.items():
-            count = len(classes.paths)
-            datasets[split] = self._dataset(split, classes, rows[:count])
-            rows = rows[count:]
+            files = classes.paths
+            scale = self.crop_scale if split == "train" else None
+            cache = None
+            if self.cache is not None:
+                of_split = rows[: len(files)]
+                cache = cached_images(self.cache, of_split, self.preprocessing, scale is not None)
+                rows = rows[len(files) :]
+            options = self.preprocessing, scale, self.seed, self.skip_bad, cache
+            datasets[split] = FileDataset(files, classes.labels, *options)
         return datasets
 
     def _as_first(self, make: Callable[[], T]) -> T:
@@ -267,17 +272,6 @@ class ImageFilesDataModule(ResizedDataModule):
             return make()
         made = make() if self.world[1] == 0 else None
         return cast(T, self.trainer.strategy.broadcast(made))
-
-    def _dataset(self, split: str, classes: ClassFiles, rows: NDArray[np.void]) -> FileDataset:
-        counts = torch.tensor([len(files) for files in classes.values()])
-        labels = torch.arange(len(counts)).repeat_interleave(counts)
-        scale = self.crop_scale if split == "train" else None
-        cache = None
-        if self.cache is not None:
-            cache = cached_images(self.cache, rows, self.preprocessing, scale is not None)
-        return FileDataset(
-            classes.paths, labels, self.preprocessing, scale, self.seed, self.skip_bad, cache
-        )
 
     def _without(self, broken: Mapping[str, str]) -> dict[str, ClassFiles]:
         """Returns the files of each split without broken ones, which are an error or skipped."""

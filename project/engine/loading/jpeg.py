@@ -32,7 +32,9 @@ def decode_jpeg(
     file = cast("IO[bytes]", image.fp)
     file.seek(0)  # the open file saves opening it again
     data = file.read()
-    reduction = _reduction(image.size, least)
+    width, height = least or image.size
+    spare = min(image.width // max(1, width), image.height // max(1, height))
+    reduction = next((factor for factor in (8, 4, 2) if factor <= spare), 1)
     read = partial(
         simplejpeg.decode_jpeg,  # type: ignore[attr-defined]  # its stubs
         colorspace="CMYK" if image.mode == "CMYK" else "RGB",
@@ -44,13 +46,6 @@ def decode_jpeg(
     except ValueError:  # any warning of libjpeg
         pixels = _read_repaired(_repaired(data, "progressive" in image.info), read)
     return None if image.mode == "CMYK" else pixels
-
-
-def _reduction(size: tuple[int, int], least: tuple[int, int] | None) -> int:
-    if least is None:
-        return 1
-    spare = min(size[0] // max(1, least[0]), size[1] // max(1, least[1]))
-    return next((factor for factor in (8, 4, 2) if factor <= spare), 1)
 
 
 def _repaired(data: bytes, is_progressive: bool) -> bytes:

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-_AT_ONCE = 2**16
-
 
 def prefix_of(folder: str | Path) -> str:
     """Returns the beginning of the paths in a folder, which is empty for the working directory."""
@@ -60,10 +58,9 @@ class Paths(Sequence[Path]):
         """Yields the paths as text, relative to the folder ``below`` if they are in it."""
         prefix = prefix_of(below)
         names = self.text.numpy().view(f"S{self.text.shape[1]}").ravel()
-        for start in range(0, len(names), _AT_ONCE):
-            for name in map(os.fsdecode, names[start : start + _AT_ONCE].tolist()):
-                is_absolute = name.startswith(os.sep)
-                yield name if is_absolute else (self.root + name).removeprefix(prefix)
+        for name in map(os.fsdecode, names.tolist()):
+            is_absolute = name.startswith(os.sep)
+            yield name if is_absolute else (self.root + name).removeprefix(prefix)
 
 
 def joined(parts: Iterable[Paths]) -> Paths:
@@ -76,11 +73,18 @@ def joined(parts: Iterable[Paths]) -> Paths:
 
 
 class ClassFiles(Mapping[str, Paths]):
-    """The files of each class of a split in the order of labels; ``paths`` has all."""
+    """The files of each class of a split in the order of labels.
+
+    Attributes:
+        paths: All files.
+        labels: int64 (N,), the label of each.
+    """
 
     def __init__(self, classes: Mapping[str, Paths]) -> None:
         self.paths = joined(classes.values())
-        ends = [0, *accumulate(map(len, classes.values()))]
+        counts = [*map(len, classes.values())]
+        self.labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        ends = [0, *accumulate(counts)]
         self._places = dict(zip(classes, pairwise(ends), strict=True))
 
     def __getitem__(self, name: str) -> Paths:

@@ -51,7 +51,6 @@ class ResizedDataModule(ImageDataModule):
     ) -> None:
         super().__init__(**kwargs)
         self.image_size = 224 if image_size is None else image_size
-        require(self.image_size >= 8, "--data.image_size", image_size, "at least 8")
         self.resize = self.image_size * 8 // 7 if resize is None else resize
         require(
             self.resize >= self.image_size,

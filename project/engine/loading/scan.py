@@ -13,16 +13,15 @@ from .decode import IMAGE_SUFFIXES
 from .paths import prefix_of
 
 # of macOS's archives, Synology's thumbnails, Windows
-_OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}
-_FILES_OF_SYSTEMS = {"Thumbs.db", "desktop.ini"}
+_OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini"}
 
 
 class ImageScan:
     """Lists the image files below folders, and counts the files left out by suffix.
 
     Files count whose names end as images' do, whatever they are, as reading them tells. Hidden
-    folders and those of operating systems do not, nor do macOS's ``._photo.jpg``. Links to folders
-    are followed unless they lead back up.
+    files and folders and those of operating systems do not. Links to folders are followed unless
+    they lead back up.
 
     Args:
         bands: Given if images are used as they are stored: ``.npy`` files are images, too.
@@ -59,14 +58,13 @@ class ImageScan:
             for entry in entries:
                 place = prefix + entry.name
                 suffix = os.path.splitext(entry.name)[1].lower()
-                if _is_folder(entry):
-                    if counts(entry.name) and place not in skip:
-                        folders.append(place)
-                elif entry.name.startswith("._") or entry.name in _FILES_OF_SYSTEMS:
+                if not counts(entry.name) or place in skip:
                     continue
+                if _is_folder(entry):
+                    folders.append(place)
                 elif suffix in self._suffixes:
                     yield place
-                elif not entry.name.startswith("."):
+                else:
                     self.left_out[suffix] += 1
             waiting += reversed(folders)
 
@@ -94,9 +92,9 @@ def describe_left_out(left_out: Counter[str]) -> str:
     return f"files left out: {listed(kinds, 5)}"
 
 
-def counts(folder: str) -> bool:
-    """Returns False for hidden folders and those of operating systems."""
-    return not folder.startswith(".") and folder not in _OF_SYSTEMS
+def counts(name: str) -> bool:
+    """Returns False for hidden files and folders and those of operating systems."""
+    return not name.startswith(".") and name not in _OF_SYSTEMS
 
 
 def spelt(name: str) -> str:
