@@ -146,6 +146,18 @@ def test_three_groups_are_enough_and_small_classes_alone_move_when_groups_are_ad
         }
 
 
+def test_a_class_without_a_group_of_its_own_in_a_split_is_an_error():
+    groups = {"a": ["b0", "a0", "a1", "a2"], "b": ["b0", "b1", "b2"]}
+    refused = 0
+    for seed in range(60):
+        try:
+            require_all(groups, cut_groups(groups, {"test": 0.1, "val": 0.1}, seed))
+        except UserError as error:
+            refused += 1
+            assert "as it shares its groups with other classes" in str(error)
+    assert 0 < refused < 20
+
+
 @pytest.mark.parametrize("group", [None, PATTERN])
 @pytest.mark.parametrize("folds", [2, 5])
 def test_over_the_folds_each_image_is_tested_once_and_no_group_divided(tmp_path, group, folds):

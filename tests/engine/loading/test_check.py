@@ -3,8 +3,6 @@
 import os
 from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from project.engine.loading.check import check_files
 from project.engine.loading.decode import check_image
 from project.engine.loading.paths import Paths
 from tests.engine.loading.image_files import noise, turned, write_folder
-from tests.engine.loading.stubs import Files, attached
+from tests.engine.loading.stubs import Files
 
 
 @pytest.fixture
@@ -140,23 +138,6 @@ def test_many_files_are_checked_by_processes_with_the_same_result(root, monkeypa
     assert facts.pop(root / "a" / "image 3.jpg")[0] == -1
     (root / "a" / "image 3.jpg").unlink()
     assert facts == by_hand(root)
-
-
-def test_a_second_start_asks_the_disk_for_each_file_once_for_the_cache_too(
-    root, tmp_path, looked_at
-):
-    first, second = (Files(root, cache=str(tmp_path / "cache")) for _ in range(2))
-    attached(first)
-    looked_at.clear()
-    with patch.object(os, "stat", wraps=os.stat) as stat:
-        attached(second)
-    shapes = [cast(Any, data.splits["train"]).cache.shapes.tolist() for data in (first, second)]
-    assert shapes[0] == shapes[1]
-    asked = [str(call.args[0]) for call in stat.call_args_list]
-    assert sorted(path for path in asked if path.endswith(".jpg")) == [
-        str(file) for file in files_in(root)
-    ]
-    assert looked_at == []
 
 
 def test_without_a_home_nothing_is_kept_nor_written_to_the_working_directory(
