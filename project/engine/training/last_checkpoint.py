@@ -16,7 +16,9 @@ from ..run.loggers import curve_lengths
 from ..run.processes import EXIT_CODE, StopRequest
 from ..upstream import correct_progress, reopen_epoch
 
-CURVES, _METRICS, _SHOULD_STOP = "curves", "newest_metrics", "should_stop"
+CURVES = "curves"
+_METRICS = "newest_metrics"
+_SHOULD_STOP = "should_stop"
 _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
 
@@ -33,12 +35,13 @@ class StoppedError(SystemExit):
 
 
 class LastCheckpoint(Callback):
-    """Saves ``last.ckpt`` between two steps, where gradients, windows of metrics and logs of a step are all concluded.
+    """Saves ``last.ckpt`` between two steps, where all of a step is concluded.
 
-    That is when a batch has been fetched and nothing was done with it. Lightning's ``ModelCheckpoint`` saves while a step
-    is being concluded, so that what is logged after it would be missing from the curve of the resumed run. Saves every
-    few minutes; between epochs, unless that would take more than a twentieth of the time; at the end of training; and
-    when SIGTERM, SIGINT, SIGUSR1 or SIGUSR2 asks the run to stop.
+    That is when a batch has been fetched and nothing was done with it. Lightning's
+    ``ModelCheckpoint`` saves while a step is being concluded, so that what is logged after it would
+    be missing from the curve of the resumed run. Saves every few minutes; between epochs, unless
+    that would take more than a twentieth of the time; at the end of training; and when SIGTERM,
+    SIGINT, SIGUSR1 or SIGUSR2 asks the run to stop.
 
     Args:
         every_minutes: The longest time in minutes between two saves.
@@ -46,17 +49,20 @@ class LastCheckpoint(Callback):
     """
 
     def __init__(self, every_minutes: float = 3.0, every_n_steps: int | None = None) -> None:
-        require(
-            every_minutes > 0, "--callbacks.last_checkpoint.every_minutes", every_minutes, "above 0"
-        )
-        sensible = every_n_steps is None or every_n_steps > 0
-        require(sensible, "--callbacks.last_checkpoint.every_n_steps", every_n_steps, "above 0")
-        self.every_minutes, self.every_n_steps = every_minutes, every_n_steps
+        option = "--callbacks.last_checkpoint.every"
+        require(every_minutes > 0, f"{option}_minutes", every_minutes, "above 0")
+        is_sensible = every_n_steps is None or every_n_steps > 0
+        require(is_sensible, f"{option}_n_steps", every_n_steps, "above 0")
+        self.every_minutes = every_minutes
+        self.every_n_steps = every_n_steps
         self._request = StopRequest()
         self._resumed = False
         self._metrics: dict[str, float] = {}
-        self._saved_at, self._save_took = 0.0, 0.0
-        self._agreed_at, self._agreed_step, self._next_agreement = 0.0, 0, 0
+        self._saved_at = 0.0
+        self._save_took = 0.0
+        self._agreed_at = 0.0
+        self._agreed_step = 0
+        self._next_agreement = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock, and handles signals from here on."""
@@ -68,7 +74,7 @@ class LastCheckpoint(Callback):
         self._request.listen()
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
         """Saves, or saves and stops, if any process wants to."""
         if self._resumed:
@@ -86,25 +92,21 @@ class LastCheckpoint(Callback):
         """Handles signals during the final test, too; all was saved before."""
         self._request.listen()
 
-    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
         """Stops this process, without which the others end, if it was asked to."""
         if self._request.made:
             _stop(trainer)
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_end(self, *_: object) -> None:
         """Restores the handlers of signals."""
         self._request.ignore()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
-        """Restores the handlers of signals."""
-        self._request.ignore()
+    on_exception = on_test_end
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Adds the newest metrics, how far the curves have come, and whether a callback has ended training."""
+        """Adds the newest metrics, the lengths of curves, and whether training was ended."""
         checkpoint[CURVES] = curve_lengths(trainer)
         checkpoint[_SHOULD_STOP] = trainer.should_stop
         checkpoint[_METRICS] = {
@@ -114,7 +116,7 @@ class LastCheckpoint(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Remembers the newest metrics, which schedules and other callbacks may look at before there are new ones."""
+        """Remembers the newest metrics, which schedules may look at before there are new ones."""
         if trainer.training:  # where Lightning clears the metrics once more before it trains
             self._resumed = True
             self._metrics = checkpoint[_METRICS]
@@ -125,54 +127,55 @@ class LastCheckpoint(Callback):
                 reopen_epoch(checkpoint)
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
-        """Returns what all processes do now; they agree between epochs and about once a second, not in each step."""
-        step, now = trainer.global_step, time.monotonic()
+        """Returns what all processes do now.
+
+        They agree between epochs and about once a second, not in each step.
+        """
+        step = trainer.global_step
+        now = time.monotonic()
         action = self._action(step, now, trainer.is_global_zero, between_epochs)
         if trainer.world_size == 1:
             return action
         if not (between_epochs or step >= self._next_agreement or self._is_due(step)):
             return Action.CONTINUE
-        elapsed = max(now - self._agreed_at, 1e-3)
-        rate = (step - self._agreed_step) / elapsed  # steps a second, the same for all once agreed
-        mine = torch.tensor([float(action), rate], device=trainer.strategy.root_device)
-        largest, rate = trainer.strategy.reduce(mine, reduce_op="max").tolist()
-        self._agreed_at, self._agreed_step, self._next_agreement = (
-            now,
-            step,
-            step + max(1, int(rate)),
-        )
+        # steps a second, the same for all once agreed
+        rate = (step - self._agreed_step) / max(now - self._agreed_at, 1e-3)
+        request = torch.tensor([float(action), rate], device=trainer.strategy.root_device)
+        largest, rate = trainer.strategy.reduce(request, reduce_op="max").tolist()
+        self._agreed_at = now
+        self._agreed_step = step
+        self._next_agreement = step + max(1, int(rate))
         return Action(int(largest))
 
     def _action(self, step: int, now: float, is_first: bool, between_epochs: bool) -> Action:
         if self._request.made:
             return Action.STOP
         elapsed = now - self._saved_at
-        cheap = between_epochs and step > 0 and self._save_took <= _SHARE_OF_TIME * elapsed
-        timely = is_first and (
-            cheap or elapsed >= 60 * self.every_minutes
-        )  # clocks differ: the first process decides
-        return Action.SAVE if timely or self._is_due(step) else Action.CONTINUE
+        is_cheap = between_epochs and step > 0 and self._save_took <= _SHARE_OF_TIME * elapsed
+        # clocks differ: the first process decides
+        is_time = is_first and (is_cheap or elapsed >= 60 * self.every_minutes)
+        return Action.SAVE if is_time or self._is_due(step) else Action.CONTINUE
 
     def _is_due(self, step: int) -> bool:
         return self.every_n_steps is not None and step > 0 and step % self.every_n_steps == 0
 
     def _do(self, action: Action, trainer: Trainer) -> None:
-        if action > Action.CONTINUE and not trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
+        if action > Action.CONTINUE and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             began = time.monotonic()
             last = Path(trainer.default_root_dir) / CHECKPOINTS / LAST
-            written_or_read = self._save_took > 0 or trainer.ckpt_path == str(
-                last
-            )  # otherwise it may be damaged
-            if trainer.is_global_zero and written_or_read:
+            # one that was neither written nor read here may be damaged
+            is_sound = self._save_took > 0 or trainer.ckpt_path == str(last)
+            if trainer.is_global_zero and is_sound:
                 hard_link(last, PREVIOUS)
             trainer.save_checkpoint(last)
-            self._saved_at, self._save_took = time.monotonic(), time.monotonic() - began
+            self._saved_at = time.monotonic()
+            self._save_took = self._saved_at - began
         if action == Action.STOP:
             _stop(trainer)
 
 
 def _stop(trainer: Trainer) -> NoReturn:
-    # where Lightning has launched a process itself, it kills the first one when that one ends with a code
+    # Lightning kills the first process if one that it has launched itself ends with a code
     environment = getattr(trainer.strategy, "cluster_environment", None)
     launched = trainer.local_rank > 0 and isinstance(environment, LightningEnvironment)
     raise StoppedError(0 if launched else EXIT_CODE)

@@ -1,9 +1,9 @@
-"""The order of samples: in training another one for each epoch, in evaluation always the same one."""
+"""The order of samples: in training another one for each epoch, in evaluation always the same."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,18 +16,21 @@ from ..randomness import Purpose, uniform
 class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
     """Shuffles by (seed, epoch) and starts where training stands; yields (epoch, index).
 
-    torch's ``DistributedSampler`` deals one order out in turns, so that the k-th global batch is the same on any number
-    of devices. It always begins an epoch anew, is told the epoch too late when a run resumes, and shuffles by a
-    generator. What is left of an epoch after its last whole batch is not used in that epoch.
+    torch's ``DistributedSampler`` deals one order out in turns, so that the k-th global batch is
+    the same on any number of devices. It always begins an epoch anew, is told the epoch too late
+    when a run resumes, and shuffles by a generator. What is left of an epoch after its last whole
+    batch is not used in that epoch.
 
-    It is a ``SequentialSampler`` as well, because Lightning replaces any other with ``overfit_batches``, and would then
-    take a dataset from its beginning, which for a folder of classes is its first class.
+    It is a ``SequentialSampler`` as well, because Lightning replaces any other with
+    ``overfit_batches``, and would then take a dataset from its beginning, which for a folder of
+    classes is its first class.
 
     Args:
         size: The number of images, at least ``batch_size``.
         batch_size: Images in a batch of all devices together, a multiple of ``world_size``.
         seed: Decides the order.
-        position: Returns the epoch and the number of its batches that are done; called when iteration begins.
+        position: Returns the epoch and the number of its batches that are done; called when
+            iteration begins.
         world_size: The number of processes.
         rank: The rank of this process.
         same_each_epoch: If true, each epoch has the samples and the order of the first.
@@ -45,8 +48,9 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         same_each_epoch: bool = False,
         draw: Callable[[int], Tensor] | None = None,
     ) -> None:
-        whole_batches: Any = range(size // batch_size * batch_size)
-        super().__init__(whole_batches, world_size, rank, seed=seed, drop_last=True)
+        whole_batches = range(size // batch_size * batch_size)
+        dataset = cast("Dataset[tuple[int, int]]", whole_batches)
+        super().__init__(dataset, world_size, rank, seed=seed, drop_last=True)
         self.batch_size = batch_size // world_size
         self.position = position
         self.same_each_epoch = same_each_epoch
@@ -57,8 +61,9 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         batches = self.num_samples // self.batch_size
         if batches_done >= batches:
             raise UserError(
-                f"this run was stopped after {batches_done} batches of an epoch, which has {batches} now; resume with the"
-                " --data.batch_size and the images that it was started with, or use another --name"
+                f"this run was stopped after {batches_done} batches of an epoch, which has"
+                f" {batches} now; resume with the --data.batch_size and the images that it was"
+                " started with, or use another --name"
             )
         order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
         indices = order[self.rank :: self.num_replicas][batches_done * self.batch_size :]
@@ -68,8 +73,9 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
 class EvaluationSampler(DistributedSampler[int], SequentialSampler):
     """Deals a dataset out in turns, in a fixed order, each image once.
 
-    torch's ``DistributedSampler`` repeats images until each process has as many. Here some processes have an image less than
-    ``len`` says, which is the same on all, so that they agree on the number of batches of a ``limit_val_batches``.
+    torch's ``DistributedSampler`` repeats images until each process has as many. Here some
+    processes have an image less than ``len`` says, which is the same on all, so that they agree on
+    the number of batches of a ``limit_val_batches``.
     """
 
     def __init__(self, order: Tensor, world_size: int, rank: int) -> None:
@@ -81,29 +87,32 @@ class EvaluationSampler(DistributedSampler[int], SequentialSampler):
 
 
 def weighted_draw(labels: Tensor, batch_size: int, balance: float, seed: int, epoch: int) -> Tensor:
-    """Draws the samples of an epoch with replacement, those of small classes more often, as a function of (seed, epoch).
+    """Draws the samples of an epoch with replacement, as a function of (seed, epoch).
 
-    The share of a class with n images is proportional to ``n ** (1 - balance)`` (Kang et al., 2020,
-    https://arxiv.org/abs/1910.09217): a balance of 0 draws each image alike often, 1 each class, 0.5 is square-root
-    sampling. An epoch has as many whole batches as without balance. Returns indices, see ``ImageBatch``.
+    Those of small classes come more often: the share of a class with n images is proportional to
+    ``n ** (1 - balance)`` (Kang et al., 2020, https://arxiv.org/abs/1910.09217). A balance of 0
+    draws each image alike often, 1 each class, 0.5 is square-root sampling. An epoch has as many
+    whole batches as without balance. Returns indices, see ``ImageBatch``.
     """
     if labels.dim() != 1:
         raise UserError(
             "--data.class_balance needs images of one class each, but here they may have several"
         )
-    size, length = len(labels), len(labels) // batch_size * batch_size
+    size = len(labels)
+    length = size // batch_size * batch_size
     edges = labels.bincount().double().pow(-balance)[labels].cumsum(0)
     draws = _fine_uniform(seed, epoch, torch.arange(length), Purpose.BALANCE) * edges[-1]
     drawn = torch.searchsorted(edges, draws, right=True).clamp_(max=size - 1)
     # an image that comes again is augmented in another way, see ImageBatch.indices
-    order, counts = drawn.argsort(stable=True), drawn.bincount(minlength=size)
+    order = drawn.argsort(stable=True)
+    counts = drawn.bincount(minlength=size)
     again = torch.empty_like(drawn)
     again[order] = torch.arange(length) - (counts.cumsum(0) - counts)[drawn[order]]
     return drawn + size * again
 
 
 def shuffled(size: int, seed: int, epoch: int) -> Tensor:
-    """Returns the order of an epoch's samples, int64 (size,), sorted by a 48-bit hash, so the same on any machine."""
+    """Returns the order of an epoch's samples, int64 (size,), by a 48-bit hash, on any machine."""
     return _fine_uniform(seed, epoch, torch.arange(size), Purpose.ORDER).argsort(stable=True)
 
 
