@@ -39,7 +39,7 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def best_precision(accelerator: str) -> str:
-    """Returns bfloat16 autocast if the hardware computes in it, which trains as well, or float32."""
+    """Returns bfloat16 autocast if the hardware computes in it, or float32."""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:

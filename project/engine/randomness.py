@@ -1,8 +1,9 @@
-"""Random numbers as a function of (seed, epoch, sample index, purpose), on any device, for a whole batch at once.
+"""Random numbers as a function of (seed, epoch, sample index, purpose), for a whole batch at once.
 
-What a generator yields depends on the worker, the process and the batch that asked before. A hash does not, so a sample
-is augmented alike on any number of workers and devices, and after any interruption. Code that draws from a generator all
-the same, such as torchvision's transforms, finds it seeded by such a hash.
+What a generator yields depends on the worker, the process and the batch that asked before. A hash
+does not, so a sample is augmented alike on any number of workers and devices, and after any
+interruption. Code that draws from a generator all the same, such as torchvision's transforms, finds
+it seeded by such a hash.
 """
 
 import hashlib
@@ -41,13 +42,14 @@ class Purpose(IntEnum):
 def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:
     """Hashes each sample to numbers that are uniform in [0, 1).
 
-    The mixing function is the finaliser of SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2660193.2660195).
+    The mixing function is the finaliser of SplitMix64 (Steele et al., 2014,
+    https://doi.org/10.1145/2660193.2660195).
 
     Args:
         seed: Any integer that fits 64 bits.
         epoch: The number of the epoch.
         indices: int64 (N,), the samples' positions in their dataset.
-        purpose: See :class:`Purpose`; the built-in data have numbers from 100, and yours are from 1000.
+        purpose: See :class:`Purpose`; the built-in data have numbers from 100, yours from 1000.
         count: The numbers of each sample.
 
     Returns:
@@ -61,7 +63,7 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
 
 @lru_cache
 def _state(*parts: int) -> int:
-    """Hashes what all samples of an epoch share; cached, as it takes as long as a batch's numbers."""
+    """Hashes what all samples of an epoch share, which takes as long as a batch's numbers."""
     state = torch.tensor(0)
     for part in parts:
         state = _mix(state + part)
@@ -81,15 +83,16 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 
 def derived_seed(purpose: int, *place: int) -> int:
-    """Hashes a purpose and a place, such as (seed, epoch, index), to 64 bits for the seed of a generator."""
+    """Hashes a purpose and a place, such as (seed, epoch, index), to a seed of 64 bits."""
     text = " ".join(map(str, (int(purpose), *place)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def seed_generators(seed: int, device: torch.device | None = None) -> None:
-    """Seeds the generators that all code of a process shares: Python's, NumPy's, torch's on the CPU and on ``device``.
+    """Seeds the generators that all code shares: Python's, NumPy's, torch's on CPU and ``device``.
 
-    ``torch.manual_seed`` would ask every kind of device that torch knows, each time with a traceback for those not used.
+    ``torch.manual_seed`` would ask every kind of device that torch knows, each time with a
+    traceback for those not used.
     """
     torch.default_generator.manual_seed(seed)
     if device is not None and device.type != "cpu":

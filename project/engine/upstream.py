@@ -1,7 +1,7 @@
 """All private names of torch, Lightning and jsonargparse that the package uses, and why.
 
-``tests/engine/test_boundaries.py`` compares the source of each with the version that was read when it was listed here, so
-that an upgrade which renames or changes one fails there, by name.
+``tests/engine/test_boundaries.py`` compares the source of each with the version that was read when
+it was listed here, so that an upgrade which renames or changes one fails there, by name.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ if TYPE_CHECKING:  # none of them is needed for ``--help``
     from lightning.pytorch.callbacks import WeightAveraging
 
 _LIGHTNING = "lightning.pytorch"
+_SIGNALS = f"{_LIGHTNING}.trainer.connectors.signal_connector"
+_EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
 
-PRIVATE_NAMES = {  # the first 12 digits of BLAKE2b of the sources in lightning 2.6.6, torch 2.14.1 and jsonargparse 4.53.0
-    # disable_signal_handling: the handlers run a collective inside a signal handler, which can hang; the other is a
-    # broadcast in each step for these handlers
-    f"{_LIGHTNING}.trainer.connectors.signal_connector:_SignalConnector.register_signal_handlers": "3bb3a070ed4d",
-    f"{_LIGHTNING}.loops.training_epoch_loop:_TrainingEpochLoop._broadcast_sigterm_tensor": "f669f58bdf01",
-    # correct_progress: counts the step before a checkpoint twice; the setter restarts the loops below as well
-    f"{_LIGHTNING}.loops.training_epoch_loop:_TrainingEpochLoop.reset": "31f50fa57a84",
+# the first 12 digits of BLAKE2b of the sources in lightning 2.6.6, torch 2.14.1 and
+# jsonargparse 4.53.0
+PRIVATE_NAMES = {
+    # disable_signal_handling: the handlers run a collective inside a signal handler, which can
+    # hang; the other is a broadcast in each step for these handlers
+    f"{_SIGNALS}:_SignalConnector.register_signal_handlers": "3bb3a070ed4d",
+    f"{_EPOCH_LOOP}:_TrainingEpochLoop._broadcast_sigterm_tensor": "f669f58bdf01",
+    # correct_progress: counts the step before a checkpoint twice; the setter restarts the loops
+    # below as well
+    f"{_EPOCH_LOOP}:_TrainingEpochLoop.reset": "31f50fa57a84",
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
     # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
@@ -45,28 +50,30 @@ PRIVATE_NAMES = {  # the first 12 digits of BLAKE2b of the sources in lightning 
 
 
 def disable_signal_handling(trainer: Trainer) -> None:
-    """Disables Lightning's handling of SIGTERM, a broadcast in which other processes may not take part.
+    """Disables Lightning's handling of SIGTERM, a broadcast that others may not take part in.
 
     What stops a run is in ``training/last_checkpoint.py``.
     """
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+    loop = trainer.fit_loop.epoch_loop
+    loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
 def is_accumulating(trainer: Trainer) -> bool:
     """Returns True if the optimizer step that the current batch belongs to is a later batch's."""
-    done, size = trainer.fit_loop.batch_idx + 1, trainer.accumulate_grad_batches
+    done = trainer.fit_loop.batch_idx + 1
     last = done >= trainer.num_training_batches or trainer.is_last_batch
-    return done % size > 0 and not last
+    return done % trainer.accumulate_grad_batches > 0 and not last
 
 
 def correct_progress(trainer: Trainer) -> None:
-    """Corrects what Lightning counts twice when it resumes within an epoch: the fetched batch and the step before it.
+    """Corrects what Lightning counts twice when it resumes within an epoch.
 
-    It would also skip a schedule that watches a metric at the end of the epoch.
+    That is the fetched batch and the step before it. It would also skip a schedule that watches a
+    metric at the end of the epoch.
     """
     loop = trainer.fit_loop.epoch_loop
-    # not by way of the property of the first, which makes that True where --trainer.max_steps is given
+    # not by way of the property of the first, which makes that True with --trainer.max_steps
     trainer.fit_loop._restarting = loop.restarting = False
     loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
     by_hand = (
@@ -88,9 +95,13 @@ def position_of(trainer: Trainer) -> tuple[int, int]:
 
 
 def reopen_epoch(checkpoint: dict[str, Any]) -> None:
-    """Makes the end of training one between two steps: a longer run would lose the rest of its epoch, or the next one."""
+    """Makes the end of training one between two steps.
+
+    A longer run would lose the rest of its epoch, or the next one.
+    """
     progress = checkpoint["loops"]["fit_loop"]
-    epochs, batches = progress["epoch_progress"], progress["epoch_loop.batch_progress"]
+    epochs = progress["epoch_progress"]
+    batches = progress["epoch_loop.batch_progress"]
     if epochs["current"]["processed"] < epochs["current"]["started"]:
         return  # it is one already
     batches["total"]["ready"] += 1
@@ -102,7 +113,7 @@ def reopen_epoch(checkpoint: dict[str, Any]) -> None:
 
 
 class ResumableLoader:
-    """A loader that resumes where training does, as its sampler asks for the position; it has no state of its own.
+    """A loader without a state, whose sampler asks where training stands.
 
     Lightning warns when a run resumes within an epoch, unless its loader has these methods.
     """
@@ -116,14 +127,14 @@ class ResumableLoader:
 
 
 def length_attributes(schedule: Mapping[str, Any]) -> set[str]:
-    """Names the attributes of a schedule that follow from the length of training, as a resumed run may be longer."""
+    """Names the attributes of a schedule that follow from the length of training."""
     return {"total_steps", "_schedule_phases", *schedule.get("lengths", ())} & {*schedule}
 
 
 def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:
-    """Gives an average the model's newest weights, and returns True, if it has not been updated yet.
+    """Gives an average that was not updated yet the newest weights, and returns True if so.
 
-    Lightning validates and saves the average, which until then is the initial weights (Lightning #21724).
+    Lightning validates and saves the average, which until then is the initial weights (#21724).
     """
     average = averaging._average_model
     if average is None or average.n_averaged:
@@ -143,7 +154,7 @@ def options_of(parser: ArgumentParser) -> list[Action]:
 
 
 def cpu_computes_in_bfloat16() -> bool:
-    """Returns True if the CPU has instructions for bfloat16; others emulate it, slower than float32."""
+    """Returns True if the CPU has instructions for bfloat16; others emulate it slowly."""
     import torch
 
     supported: Any = torch.cpu._is_avx512_bf16_supported()

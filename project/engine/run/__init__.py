@@ -1,1 +1,1 @@
-"""A run on disk: its folder and lock, its checkpoints, TensorBoard's files, and the signals that stop it."""
+"""A run on disk: its folder and lock, checkpoints, TensorBoard's files, and signals."""

@@ -1,8 +1,9 @@
 """Facts that a checkpoint holds beside the weights, and reading a checkpoint safely.
 
-A checkpoint explains itself: under the key ``about`` it carries the class names, the preprocessing for evaluation, the
-architecture, the data and the seed of its split, the versions it was made with and the metrics it had reached. All of
-it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole file.
+A checkpoint explains itself: under the key ``about`` it carries the class names, the preprocessing
+for evaluation, the architecture, the data and the seed of its split, the versions it was made with
+and the metrics it had reached. All of it is plain data, so that ``torch.load(...,
+weights_only=True)`` reads the whole file.
 """
 
 import platform

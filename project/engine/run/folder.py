@@ -127,7 +127,7 @@ class RunFolder:
         os.write(self._held, f"process {os.getpid()} on {platform.node()}\n".encode())
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
-        """Writes the final metrics, the mark of a finished run, and leaves behind what it shall keep."""
+        """Writes the final metrics, the mark of a finished run, and tidies up."""
         with whole_file(self.metrics) as partial:
             partial.write_text(json.dumps(metrics, indent=2) + "\n")
         self.previous.unlink(missing_ok=True)
@@ -181,7 +181,7 @@ def read_metrics(run: str | Path) -> dict[str, Any]:
 
 
 def derived_name(data: str, arch: str | None) -> str:
-    """Returns a name that tells data, model and time apart, as in ``flowers-resnet34-20250131-142501``."""
+    """Returns a name of data, model and time, as in ``flowers-resnet34-20250131-142501``."""
     network = re.split("[/.]", arch)[-1:] if arch else []  # without ``timm/`` or a package
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
     return "-".join([data.removesuffix("DataModule").lower(), *network, time])

@@ -1,4 +1,4 @@
-"""Loggers of a run: TensorBoard's files, which are rewound where a run resumes, and those that the user adds."""
+"""Loggers of a run: TensorBoard's files, rewound when it resumes, and those of the user."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ _EVENT_FILES = "events.out.tfevents.*"
 
 
 class RunLogger(TensorBoardLogger):
-    """TensorBoard's files in the run's own folder, without ``hparams.yaml``: the run has its ``config.yaml``."""
+    """TensorBoard's files in the run's folder, without ``hparams.yaml``: there is a config."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, name="", version="")
@@ -56,7 +56,7 @@ def place_in_folder(trainer: Namespace, folder: Path) -> None:
 
 
 def class_of(spec: object) -> type:
-    """Returns the class that a part of a config names, or ``object``; the parser has imported it."""
+    """Returns the class that a part of a config names, imported by the parser, or ``object``."""
     if not isinstance(spec, Namespace) or "class_path" not in spec:
         return object
     module, _, name = spec.class_path.rpartition(".")
@@ -75,7 +75,7 @@ def curve_lengths(trainer: Trainer) -> dict[str, int]:
 
 
 def rewind(folder: Path, lengths: dict[str, int]) -> None:
-    """Removes what was logged after a checkpoint, with its ``curve_lengths``, as it will be logged again."""
+    """Removes what was logged after a checkpoint, which the run will log again."""
     for path in folder.glob(_EVENT_FILES):
         if path.name not in lengths:
             path.unlink()
@@ -85,7 +85,7 @@ def rewind(folder: Path, lengths: dict[str, int]) -> None:
 
 
 def is_logged(trainer: Trainer) -> bool:
-    """Returns True if the current batch concludes an optimizer step after which Lightning logs training."""
+    """Returns True if the current batch concludes a step after which Lightning logs."""
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
     if every == 0 or is_accumulating(trainer):
         return False

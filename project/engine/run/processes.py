@@ -1,4 +1,4 @@
-"""A run's processes: the signals that ask them to stop, and an end within seconds for all when one of them dies."""
+"""A run's processes: the signals that stop them, and an end for all when the first one dies."""
 
 import atexit
 import ctypes

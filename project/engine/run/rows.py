@@ -31,7 +31,7 @@ class RowWriter:
     @classmethod
     @contextmanager
     def open(cls, path: Path | int, columns: Sequence[str], append: bool = False) -> Iterator[Self]:
-        """Opens a file, or a descriptor that stays open; with ``append``, writes behind its rows."""
+        """Opens a file, or a descriptor that stays open; ``append`` writes behind its rows."""
         closes = isinstance(path, Path)
         with open(
             path,

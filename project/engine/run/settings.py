@@ -1,4 +1,4 @@
-"""Settings and networks that a checkpoint names: nothing in the file chooses what is imported, or fills the memory."""
+"""What a checkpoint names: nothing in the file chooses what is imported, or fills the memory."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sized
@@ -26,7 +26,7 @@ _allowed: set[str] = set()
 
 
 def imported_class(name: str, base: type) -> type | None:
-    """Finds a subclass by its name, without its module, among those imported already; of several, the one defined last."""
+    """Finds a subclass by its name among those imported; of several, the one defined last."""
     wanted = name.rpartition(".")[-1]
     return next((cls for cls in reversed(subclasses(base)[1:]) if cls.__name__ == wanted), None)
 
@@ -34,47 +34,51 @@ def imported_class(name: str, base: type) -> type | None:
 def subclasses(base: type) -> list[type]:
     """Returns the class and all that derive from it, each once."""
     derived: list[type] = base.__subclasses__()
-    return list(dict.fromkeys([base, *(found for cls in derived for found in subclasses(cls))]))
+    return list(dict.fromkeys([base, *(part for cls in derived for part in subclasses(cls))]))
 
 
-def plain_options(options: Any, owner: type) -> dict[str, Any]:
+def plain_options(options: object, owner: type) -> dict[str, Any]:
     """Keeps the options of a class that are plain settings, of those that a checkpoint remembers.
 
-    Left out is what its constructors do not name, what is more than numbers, text, lists and dicts of these, and
-    whatever is meant for a parameter that takes a class or a function: there, a parser would import what a text names.
+    Left out is what its constructors do not name, what is more than numbers, text, lists and dicts
+    of these, and whatever is meant for a parameter that takes a class or a function: there, a
+    parser would import what a text names.
     """
-    inert = {name: _is_inert(annotation) for name, annotation in _parameters(owner).items()}
-    found = options.items() if isinstance(options, Mapping) else ()
-    known = [(name, value) for name, value in found if name in inert and is_plain(value)]
-    return {name: value for name, value in known if inert[name] or not isinstance(value, _NAMING)}
+    saved = options if isinstance(options, Mapping) else {}
+    return {
+        name: saved[name]
+        for name, annotation in _parameters(owner).items()
+        if name in saved
+        and is_plain(saved[name])
+        and (_is_inert(annotation) or not isinstance(saved[name], _NAMING))
+    }
 
 
-def _parameters(owner: type) -> dict[str, Any]:
-    """Annotations of the parameters of a class's constructor, and of those that its ``**kwargs`` go to."""
-    found: dict[str, Any] = {}
+def _parameters(owner: type) -> dict[str, object]:
+    """Returns the annotations of a constructor's parameters, and of what its ``**kwargs`` go to."""
+    annotations: dict[str, object] = {}
     for cls in owner.__mro__:
         constructor = vars(cls).get("__init__")
         if isfunction(constructor):
             hints = get_type_hints(constructor)
             parameters = [*signature(constructor).parameters.values()][1:]  # without self
             named = [parameter.name for parameter in parameters if parameter.kind in _NAMED]
-            found = {name: hints.get(name, Any) for name in named} | found
+            annotations = {name: hints.get(name, Any) for name in named} | annotations
             if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
                 break
-    return found
+    return annotations
 
 
-def _is_inert(annotation: Any) -> bool:
+def _is_inert(annotation: object) -> bool:
     """Returns True if a parser takes a text for such a parameter as nothing but a text."""
-    origin, parts = get_origin(annotation), get_args(annotation)
     if is_typeddict(annotation):
-        parts = tuple(get_type_hints(annotation).values())
-    elif origin not in _CONTAINERS:
-        return origin is Literal or annotation in _INERT
-    return all(_is_inert(part) for part in parts)
+        return all(_is_inert(part) for part in get_type_hints(annotation).values())
+    if get_origin(annotation) in _CONTAINERS:
+        return all(_is_inert(part) for part in get_args(annotation))
+    return get_origin(annotation) is Literal or annotation in _INERT
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Returns True for numbers, text, and lists and dicts of these."""
     if isinstance(value, list | tuple):
         return all(is_plain(item) for item in value)
@@ -96,44 +100,45 @@ def allow_network(path: str) -> None:
         allow_module(network.__module__ if isinstance(network, type) else module)
 
 
-def network_of_file(path: str, arguments: Any) -> str:
-    """Returns the name of a network in a checkpoint, after a check of dotted paths; imports nothing.
+def network_of_file(path: str, arguments: object) -> str:
+    """Returns the name of a network in a checkpoint, after a check of dotted paths.
 
-    A path must lead to a module that the user has named; a class may have moved. Refuses a function
-    with a text among its arguments, which might be a place to write to.
+    Imports nothing. A path must lead to a module that the user has named; a class may have moved.
+    Refuses a function with a text among its arguments, which might be a place to write to.
     """
     module, _, name = path.rpartition(".")
     if not module or "/" in path:  # a name of a library
         return path
-    found = vars(sys.modules.get(module, object)).get(
-        name
-    )  # getattr would let a lazy module import
-    if not _is_allowed(found) and _is_allowed(moved := imported_class(name, nn.Module)):
-        found, module = moved, _module_of(moved)
-    if not _is_allowed(found):
-        named = printable(_module_of(found) or module)
+    # getattr would let a lazy module import
+    network = vars(sys.modules.get(module, object)).get(name)
+    if not _is_allowed(network):
+        moved = imported_class(name, nn.Module)
+        if not _is_allowed(moved):
+            wanted = printable(_module_of(network) or module)
+            raise UserError(
+                f"the checkpoint's network is {printable(path)}; give --import {wanted} if that is"
+                f" yours, or in Python load_from_checkpoint(…, arch='{printable(path)}')"
+            )
+        return f"{_module_of(moved)}.{name}"
+    if not isinstance(network, type) and any(isinstance(leaf, str) for leaf in _leaves(arguments)):
         raise UserError(
-            f"the checkpoint's network is {printable(path)}; give --import {named} if that is yours, or in"
-            f" Python load_from_checkpoint(…, arch='{printable(path)}')"
+            f"the checkpoint's network is the function {printable(path)} with a text among its"
+            " arguments, which only a class may be given by a file; in Python,"
+            " load_from_checkpoint takes arch_args from you"
         )
-    if not isinstance(found, type) and any(isinstance(leaf, str) for leaf in _leaves(arguments)):
-        raise UserError(
-            f"the checkpoint's network is the function {printable(path)} with a text among its arguments, which only a"
-            " class may be given by a file; in Python, load_from_checkpoint takes arch_args from you"
-        )
-    return f"{module}.{name}"
+    return path
 
 
-def _is_allowed(found: Any) -> bool:
-    """Returns True if a module that the user has named defines it; what that module has imported does not count."""
-    return any(f"{_module_of(found)}.".startswith(f"{name}.") for name in _allowed)
+def _is_allowed(part: object) -> bool:
+    """Returns True if a module that the user has named defines a class or function itself."""
+    return any(f"{_module_of(part)}.".startswith(f"{name}.") for name in _allowed)
 
 
-def _module_of(found: Any) -> str:
-    return getattr(found.func if isinstance(found, partial) else found, "__module__", None) or ""
+def _module_of(part: object) -> str:
+    return getattr(part.func if isinstance(part, partial) else part, "__module__", None) or ""
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _leaves(value: object) -> Iterator[object]:
     if isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(part)
@@ -143,11 +148,12 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 @contextmanager
 def limited_by(
-    weights: Mapping[str, Tensor], class_names: Sized, arguments: Any = None, channels: int = 0
+    weights: Mapping[str, Tensor], class_names: Sized, arguments: object = None, channels: int = 0
 ) -> Iterator[None]:
-    """Stops a model from being built that is far larger than a checkpoint's weights, before it takes time and memory.
+    """Stops a model from being built that is far larger than a checkpoint's weights.
 
-    What modules register is counted before it is initialised, with room for what a constructor replaces.
+    What modules register is counted before it is initialised, and so before it takes time and
+    memory, with room for what a constructor replaces.
     """
     refusal = UserError(
         "the checkpoint describes a network that is far larger than its weights; it was changed"
@@ -159,7 +165,7 @@ def limited_by(
     parts_left = 1000 + 20 * len(weights)
     numbers_left = 10**7 + 2 * sum(value.numel() for value in weights.values())
 
-    def count(_module: nn.Module, _name: str, part: Any) -> None:
+    def count(_module: nn.Module, _name: str, part: object) -> None:
         nonlocal parts_left, numbers_left
         parts_left -= 1
         numbers_left -= part.numel() if isinstance(part, Tensor) and not is_lazy(part) else 0

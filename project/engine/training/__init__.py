@@ -1,1 +1,1 @@
-"""Training that resumes bit for bit: order of samples, seeding, checkpoints, steps that are skipped."""
+"""Training that resumes bit for bit: order of samples, checkpoints, steps, logs."""

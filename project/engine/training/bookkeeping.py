@@ -49,7 +49,8 @@ class Bookkeeping(Callback):
         if stage == "fit":
             model = self.model
             if hasattr(model.criterion, "prepare"):
-                model.criterion.prepare(trainer.datamodule, model.class_names)  # type: ignore[attr-defined]  # set by fit
+                data = trainer.datamodule  # type: ignore[attr-defined]  # set by fit
+                model.criterion.prepare(data, model.class_names)
             if model.compile_network:
                 model.network.compile()  # in place, so that the names of the weights stay
 
@@ -63,7 +64,7 @@ class Bookkeeping(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gives a resumed schedule the length of this run, and checks a resumed optimizer."""
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # likewise
         self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
         for schedule, lengths in self._lengths:
@@ -88,7 +89,8 @@ class Bookkeeping(Callback):
         self._batch_idx = batch_idx
         # other callbacks may change these
         steps = trainer.num_training_batches / trainer.accumulate_grad_batches
-        trainer.log_every_n_steps = math.ceil(min(self._log_every, steps))  # type: ignore[attr-defined]
+        every = math.ceil(min(self._log_every, steps))
+        trainer.log_every_n_steps = every  # type: ignore[attr-defined]
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer

@@ -228,7 +228,7 @@ class ClassifierModule(LabelModule):
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
         """Adds the callbacks that log metrics, resume runs and collect predictions."""
-        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         if self.trainer.training:
             require_supported_callbacks(callbacks)
         added = [part for part in callbacks if isinstance(part, Bookkeeping)]
