@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,9 +29,7 @@ from project.engine import (
     Preprocessing,
 )
 from project.engine.cli.entry import one_line_errors, quiet_libraries
-from project.engine.training.best_checkpoint import BestCheckpoint
-from project.engine.training.last_checkpoint import LastCheckpoint, StoppedError
-from project.engine.training.non_finite import StopOnNonFinite
+from project.engine.training.last_checkpoint import StoppedError
 
 PREPROCESSING: Preprocessing = {"resize": 8, "crop": 8, "mean": [0.5] * 3, "std": [0.25] * 3}
 RUN = Path("runs/run")
@@ -196,27 +193,6 @@ def toy_trainer(**options) -> Trainer:
     return Trainer(**{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **quiet, **options})
 
 
-@dataclass
-class ToyCallbacks:
-    """The engine's own callbacks.
-
-    Args:
-        last_checkpoint: See there.
-        stop_on_non_finite: See there.
-    """
-
-    last_checkpoint: LastCheckpoint | bool = True
-    stop_on_non_finite: StopOnNonFinite | bool = True
-
-    def build(self, checkpoints: Path, monitor: str, mode: str) -> list[Callback]:
-        last, stop = self.last_checkpoint, self.stop_on_non_finite
-        return [
-            *([StopOnNonFinite() if stop is True else stop] if stop else []),
-            *([LastCheckpoint() if last is True else last] if last else []),
-            BestCheckpoint(checkpoints, monitor, mode),
-        ]
-
-
 class ToyFit(FitCommand):
     """Trains a toy classifier; ``added`` has further callbacks."""
 
@@ -224,9 +200,9 @@ class ToyFit(FitCommand):
     description = "Trains a toy."
     build_model = ToyClassifier
     data_class = ImageDataModule
-    classes: ClassVar = {"data": ToyData, "model": ToyClassifier}
+    classes = {"data": ToyData, "model": ToyClassifier}
     path_classes: ClassVar = {}
-    defaults: ClassVar = {
+    defaults = {
         "trainer.accelerator": "cpu",
         "trainer.devices": 1,
         "trainer.max_epochs": 2,
@@ -240,7 +216,6 @@ class ToyFit(FitCommand):
     trainer_options = ()
     data_in_help = ToyData
     progress_class = Callback
-    callback_options = ToyCallbacks
     added: Iterable[Callback] = ()
 
     def _callbacks(self) -> list[Callback]:

@@ -289,7 +289,7 @@ def with_atomic_writes(plugins: object, folder: Path) -> list[Any]:
     Lightning refuses another ``CheckpointIO`` beside it.
     """
     io = AtomicCheckpointIO(folder)
-    users = plugins if isinstance(plugins, list) else [plugins] if plugins else []
+    users: list[Any] = plugins if isinstance(plugins, list) else [plugins] if plugins else []
     for plugin in users:
         if getattr(plugin, "checkpoint_io", io) is None:
             plugin.checkpoint_io = io

@@ -1,7 +1,6 @@
 """Progress on standard error: a bar on a terminal, elsewhere one that is renewed once a minute."""
 
 import sys
-from typing import Any
 
 from tqdm import tqdm
 
@@ -15,7 +14,7 @@ def note(text: str) -> None:
 
 def progress_bar(
     total: int | None, done: int = 0, text: str | None = None, visible: bool = True
-) -> "tqdm[Any]":
+) -> tqdm:
     """Starts a bar that shows how many images are done, how fast, and how long the rest will take.
 
     Args:
@@ -25,7 +24,7 @@ def progress_bar(
         visible: If false, as in all processes but the first, nothing is shown.
     """
     is_watched = sys.stderr.isatty()
-    return tqdm(
+    bar: tqdm = tqdm(
         total=total,
         initial=done,
         desc=text,
@@ -35,3 +34,4 @@ def progress_bar(
         delay=1,
         leave=is_watched and text is None,
     )
+    return bar

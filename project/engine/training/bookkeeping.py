@@ -122,7 +122,10 @@ class Bookkeeping(Callback):
         self._waiting = [part for part in self._waiting if follow_until_averaging(part, model)]
         if is_logged(trainer) and (results := model.conclude("train")):
             # on the CPU, where a progress bar reads them in each step without waiting
-            values = {f"train/{name}": torch.tensor(results[name]) for name in model.train_metrics}
+            values = {
+                f"train/{name}": torch.tensor(results[name])
+                for name in map(str, model.train_metrics)
+            }
             model.log_dict(values, prog_bar=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -171,7 +174,7 @@ class Bookkeeping(Callback):
             results["thresholds"] = list(model.thresholds.values())
         model.results[split] = results
         monitors = [getattr(part, "monitor", None) for part in trainer.checkpoint_callbacks]
-        for metric in model.metrics_of(split):
+        for metric in map(str, model.metrics_of(split)):
             name = f"{split}/{metric}"
             value = results.get(metric)
             if isinstance(value, int | float):

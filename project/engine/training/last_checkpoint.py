@@ -101,7 +101,7 @@ class LastCheckpoint(Callback):
         """Restores the handlers of signals."""
         self._request.ignore()
 
-    on_exception = on_test_end
+    on_exception = on_test_end  # type: ignore[assignment]  # it takes any arguments
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
