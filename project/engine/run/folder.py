@@ -62,7 +62,9 @@ class RunFolder:
             if name in before and value != before[name]
         }
         for name, change in changes.items():
-            if not name.startswith(("--data", "--seed")) and name not in _MAY_CHANGE:
+            # batches of another size would repeat or skip images of an epoch
+            may_change = name.startswith(("--data", "--seed")) and name != "--data.batch_size"
+            if not may_change and name not in _MAY_CHANGE:
                 raise UserError(
                     f"{change}, which cannot change when the run '{self.path}' resumes; to change"
                     f" it, start another: --model.weights {self.last} --name another"

@@ -227,12 +227,20 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, monkeypatch, row):
     check(row, fit, stop_at)
 
 
-@cases("flag", "--data.batch_size=32", "--data.size=40")
-def test_an_epoch_that_has_no_batches_left_is_refused(workplace, capsys, flag):
+def test_an_epoch_that_has_no_batches_left_is_refused(workplace, capsys):
     stop_at(3)  # of four batches of 16
-    said = one_line(lambda: fit(flag), capsys)
+    said = one_line(lambda: fit("--data.size=40"), capsys)
     assert "stopped after 3 batches of an epoch, which has 2 now; resume with the" in said
     assert load(LAST)["global_step"] == 3
+
+
+@cases("size", 8, 32)
+def test_batches_of_another_size_are_refused_which_would_repeat_or_skip_images(
+    workplace, capsys, size
+):
+    stop_at(2)
+    said = one_line(lambda: fit(f"--data.batch_size={size}"), capsys)
+    assert f"--data.batch_size is {size}, not 16, which cannot change when the run" in said
 
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")
