@@ -63,10 +63,6 @@ class MapDatasetModule(ResizedDataModule):
             raise UserError(
                 "--data.train has no list of classes; give their names with --data.class_names"
             )
-        if len(names) < 2 or len({*names}) < len(names):
-            raise UserError(
-                f"--data.class_names must be two or more, all different, got {', '.join(names)}"
-            )
         return names
 
     def prepare_data(self) -> None:

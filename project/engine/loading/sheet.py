@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
 _LABELS = ("label", "class", "target", "category")
 _SEPARATORS = ",;\t| "
+_SAMPLE = 2**14
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -114,46 +115,44 @@ def _json_columns(text: str) -> Mapping[str, Iterable[object]]:
 
 def _decoded(content: bytes) -> str:
     """Decodes UTF-8, UTF-16 with its mark, or else what Western editions of Windows write."""
-    if content.startswith(_UTF_16):
-        return content.decode("utf-16")
-    if b"\0" in content:
-        raise ValueError("it is no text")
+    marked = "utf-16" if content.startswith(_UTF_16) else "utf-8-sig"
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode(marked)
     except UnicodeDecodeError:
-        return content.decode("cp1252", errors="backslashreplace")
+        text = content.decode("cp1252", errors="backslashreplace")
+    if "\0" in text:
+        raise ValueError("it is no text")
+    return text
 
 
 def _csv_sheet(file: Path, text: str) -> Sheet:
     """Splits lines at the separator by which most have as many columns as the first.
 
-    ``csv.Sniffer`` would take the space of ``image 1.jpg`` for one.
+    ``csv.Sniffer`` would take the comma of some labels, or the space of ``image 1.jpg``, for one.
+    A first line with an image's name is no header; columns are then called by their numbers.
     """
-    quote = "'" if text.startswith("'") else '"'
-
-    def split(separator: str) -> "csv._reader":
-        lines = StringIO(text, newline="")
-        return csv.reader(lines, delimiter=separator, quotechar=quote, skipinitialspace=True)
 
     def fit(separator: str) -> tuple[int, bool, int]:
-        sizes = [len(row) for row in islice(split(separator), 100) if row]
-        first = max(sizes[:1], default=0)
-        return sum(size == first > 1 for size in sizes), separator != " ", first
+        sizes = [len(row) for _, row in _split(text[:_SAMPLE], separator)] or [0]
+        return sum(size == sizes[0] > 1 for size in sizes), separator != " ", sizes[0]
 
-    reader = split(max(_SEPARATORS, key=fit))
-    numbered = [(reader.line_num, row) for row in reader if row]
-    names = [name.strip() for name in numbered[0][1]] if numbered else []
-    if any(name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in names):  # of an image
-        names = [
-            "path" if name.lower().endswith(tuple(IMAGE_SUFFIXES)) else f"{place}"
-            for place, name in enumerate(names, start=1)
-        ]
+    rows = _split(text, max(_SEPARATORS, key=fit))
+    names = [name.strip() for name in rows[0][1]] if rows else []
+    images = [name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in names]
+    if any(images):
+        names = ["path" if image else str(n) for n, image in enumerate(images, start=1)]
     else:
-        del numbered[:1]
-    for line, row in numbered:
+        del rows[:1]
+    for line, row in rows:
         if len(row) != len(names):
             raise ValueError(f"line {line} has {len(row)} columns, not {len(names)}")
-    columns = zip(*(row for _, row in numbered), strict=True) if numbered else [()] * len(names)
-    by_name = dict(zip(names, columns, strict=True))
-    by_name.pop("", None)  # an index
-    return Sheet(file, by_name, [line for line, _ in numbered])
+    columns = {name: [row[place] for _, row in rows] for place, name in enumerate(names) if name}
+    return Sheet(file, columns, [line for line, _ in rows])
+
+
+def _split(text: str, separator: str) -> list[tuple[int, list[str]]]:
+    """Returns the number and the cells of each line that is not empty."""
+    quote = "'" if text.startswith("'") else '"'
+    lines = StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=separator, quotechar=quote, skipinitialspace=True)
+    return [(reader.line_num, row) for row in reader if row]
