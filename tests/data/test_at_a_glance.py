@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,19 +51,19 @@ def parquet_of_paths() -> None:
     pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(files), "labels.parquet")
 
 
-def arrays(suffix: str) -> dict[str, np.ndarray]:
+def arrays() -> dict[str, Any]:
     pixels = np.random.default_rng(0).integers(0, 256, (24, 20, 18, 3), dtype=np.uint8)
     return {"train_images": pixels, "train_labels": np.arange(24)[:, None] % 3}
 
 
 def mat() -> None:
-    pytest.importorskip("scipy.io").savemat("FILE.mat", arrays("mat"))
+    pytest.importorskip("scipy.io").savemat("FILE.mat", arrays())
 
 
 def hdf5() -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is no requirement")
     with h5py.File("FILE.h5", "w") as file:
-        for name, values in arrays("h5").items():
+        for name, values in arrays().items():
             file[name] = values
 
 
@@ -108,7 +109,7 @@ MADE: dict[str, list[Callable[[], object]]] = {
     "Parquet with images": [lambda: save_parquet(Path("FOLDER"))],
     "a name on": [lambda: save_splits(Path("NAME"))],
     "a class of": [],
-    "`.npz`": [lambda: np.savez("FILE.npz", **arrays("npz"))],
+    "`.npz`": [lambda: np.savez("FILE.npz", **arrays())],
     "`.mat`": [mat],
     "HDF5": [hdf5],
     "COCO": [lambda: write_coco(Path("FILE.json"))],

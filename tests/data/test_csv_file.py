@@ -178,7 +178,7 @@ def each(count, line):
 
 
 CATS = ("cat", "dog")
-IMAGES = ["img/i{}.jpg", 12, "train/{}.jpg", 8, "test/{}.jpg", 2]
+IMAGES = {"img/i{}.jpg": 12, "train/{}.jpg": 8, "test/{}.jpg": 2}
 REST = "images without a class are left out: 10, such as test/0.jpg"
 
 
@@ -281,7 +281,7 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
     ),
 )
 def test_the_tables_that_people_have_are_understood_and_said(tmp_path, tables, names, layout):
-    for pattern, count in zip(IMAGES[::2], IMAGES[1::2], strict=True):
+    for pattern, count in IMAGES.items():
         for path in each(count, pattern.format):
             (tmp_path / path).parent.mkdir(exist_ok=True)
             noise(8, 8).save(tmp_path / path)

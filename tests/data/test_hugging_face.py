@@ -143,9 +143,9 @@ def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloade
     said = one_line(lambda: evaluate("runs/run/checkpoints/best.ckpt"), capsys)
     assert "trained on the images in 'set', which are not there" in said
     evaluate("runs/run/checkpoints/best.ckpt", "--data.root=moved")
-    assert module("beans").not_remembered == ("val", "test", "root")
+    assert module(Path("beans")).not_remembered == ("val", "test", "root")
     with pytest.raises(UserError, match=r"'beans', which are not there.*--data\.root"):
-        require_there(module("beans"), {"root": "beans"})
+        require_there(module(Path("beans")), {"root": "beans"})
 
 
 def test_the_librarys_own_function_is_taken_with_its_options(workplace):

@@ -89,7 +89,7 @@ def feature_datasets(
     feature = rows.features[label]
     if isinstance(feature, ClassLabel):
         classes = feature.names
-        keys = range(len(classes))
+        keys: Sequence[object] = range(len(classes))
     else:
         classes = sort_classes({str(value) for value in rows.unique(label) if value is not None})
         keys = classes

@@ -1,7 +1,7 @@
 """The workings of a data module of any map-style dataset, such as those of torchvision."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class MapDatasetModule(ResizedDataModule):
         kwargs: See ``ResizedDataModule``.
     """
 
-    not_remembered = SPLITS
+    not_remembered: tuple[str, ...] = SPLITS
     open_hugging_face = staticmethod(open_hugging_face)
     image_column: str | None = None
     """The column of images in a data set of Hugging Face, if it is not the only one."""
@@ -135,7 +135,7 @@ class MapDatasetModule(ResizedDataModule):
                 f"--data.train has labels from {labels.min()} to {labels.max()}, not from 0 to"
                 f" {len(names) - 1}; see --data.class_names"
             )
-        members = {names[label]: (labels == label).nonzero() for label in labels.unique().tolist()}
+        members = {names[label]: (labels == label).nonzero() for label in {*labels.tolist()}}
         return {name: places.flatten().tolist() for name, places in members.items()}
 
     def load(self) -> dict[str, BatchDataset]:
@@ -160,7 +160,7 @@ def _opened(option: str, source: Any) -> Any:
     """Opens a dataset; one process at a time if it says that it downloads, and where to."""
     if callable(source) and not hasattr(source, "__getitem__"):
         options = getattr(source, "keywords", {})  # of a partial, which the command line makes
-        waits = nullcontext()
+        waits: AbstractContextManager[object] = nullcontext()
         if options.get("download") and options.get("root"):
             waits = one_at_a_time(Path(options["root"]).expanduser().absolute())
         with waits:
