@@ -67,6 +67,8 @@ _SILENCED = (
     ".*does not have many workers.*",
     ".*TensorFloat32 tensor cores .* available but not enabled.*",
     ".*`srun` command is available on your system but is not used.*",
+    # of images that are read all the same
+    ".*Palette images with Transparency.*|.*could be decompression bomb.*",
     # between libraries
     ".*Glyph .* missing from.*|Matplotlib currently does not support .* natively",
     ".*all_gather is deprecated.*",

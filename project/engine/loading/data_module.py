@@ -303,7 +303,7 @@ class ImageDataModule(LightningDataModule, ABC):
         devices = self.trainer.num_devices if self.trainer is not None else 1
         return min(8, max(1, usable_cores() // devices - 1))
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_after_batch_transfer(self, batch: object, dataloader_idx: int) -> object:
         """Augments a training batch."""
         if not isinstance(batch, ImageBatch):  # such as a model's example_input_array
             return batch
@@ -334,7 +334,7 @@ class ImageDataModule(LightningDataModule, ABC):
         return transform_batch(batch, self.batch_transforms, len(self.class_names), seed)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Converts jsonargparse's numbers to plain ones, as ``weights_only`` requires."""
     if isinstance(value, list | tuple):
         return type(value)(map(_plain, value))

@@ -1,6 +1,5 @@
 """The data module of image files: finds, splits, checks and reads them."""
 
-import shlex
 import sys
 from abc import abstractmethod
 from collections import defaultdict
@@ -26,7 +25,6 @@ from .scan import spelt
 from .splits import SPLITS, cut_classes, cut_groups, group_name
 from .table import Table
 
-_PACKAGE = __name__.partition(".")[0]
 T = TypeVar("T")
 
 
@@ -198,11 +196,11 @@ class ImageFilesDataModule(ResizedDataModule):
         return {split: len(classes.paths) for split, classes in self.files().items()}
 
     def cut(
-        self, train: Mapping[str, Paths], root: Path, given: Collection[str]
+        self, train: Mapping[str, Paths], root: Path, others: Collection[str]
     ) -> dict[str, dict[str, Paths]]:
-        """Cuts splits that are not given off the training files, by their names or groups."""
-        fractions = {split: share for split, share in self.fractions.items() if split not in given}
-        if self.folds is not None and "test" in given:
+        """Cuts splits off the training files, by their names or groups, except ``others``."""
+        fractions = {split: share for split, share in self.fractions.items() if split not in others}
+        if self.folds is not None and "test" in others:
             raise UserError(
                 f"--data.folds cuts a test set in each fold, but '{self.source}' has one already"
             )
@@ -283,14 +281,13 @@ class ImageFilesDataModule(ResizedDataModule):
         if not self.skip_bad:
             raise UnreadableFileError(
                 f"{text}: {examples}; repair or remove such files, or skip them with"
-                f" --data.on_bad_image skip; python -m {_PACKAGE}.check_data"
-                f" {shlex.quote(str(self.source))} lists all that is wrong"
+                " --data.on_bad_image skip"
             )
         if self.world[1] == 0:
             _warn(f"{text} and are left out: {examples}")
         return leave_out(self.files(), broken)
 
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_before_batch_transfer(self, batch: object, dataloader_idx: int) -> object:
         """Takes what could not be read out of a training batch; evaluation skips its label, -1."""
         if not self.skip_bad or not isinstance(batch, ImageBatch):  # as an example_input_array
             return batch

@@ -57,7 +57,8 @@ class LazyDataLoader(DataLoader[Any], ResumableLoader):
 
     before_batch: Callable[[int], None] | None = None
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator is all that a ``for`` needs
+    # a generator is all that a ``for`` needs
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         try:
             for number, batch in enumerate(super().__iter__()):
                 if self.before_batch is not None:
