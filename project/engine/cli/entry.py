@@ -61,7 +61,6 @@ _SILENCED = (
     ".*Checkpoint directory .* exists and is not empty.*",
     ".*could not find the monitored key.*",
     ".*in eval mode at the start of training.*",
-    ".*SWA is currently only supported every epoch.*",
     ".*smaller than the logging interval.*",
     ".*recommended to use `self.log\\('step'.*",
     ".*does not have many workers.*",
