@@ -52,7 +52,7 @@ SCENARIOS = {  # kinds of training
     ],
     "accumulation, a moving average of the weights": [
         IN_FIVES,
-        "--trainer.callbacks=EMAWeightAveraging",
+        "--trainer.callbacks+=EMAWeightAveraging",
     ],
     "a schedule that watches validation, until a step": [
         *(
