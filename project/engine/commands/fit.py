@@ -207,7 +207,7 @@ class FitCommand(Command):
             )
         if about["processes"] != trainer.world_size:
             changes.append(
-                f"there are {trainer.world_size} processes, not {about['processes']}: order and"
+                f"the number of processes is {trainer.world_size}, not {about['processes']}: order and"
                 " augmentation are exact, BatchNorm's shares of a batch and the last bits of"
                 " weights are not"
             )
