@@ -207,8 +207,8 @@ class FitCommand(Command):
             )
         if about["processes"] != trainer.world_size:
             changes.append(
-                f"the number of processes is {trainer.world_size}, not {about['processes']}: order and"
-                " augmentation are exact, BatchNorm's shares of a batch and the last bits of"
+                f"the number of processes is {trainer.world_size}, not {about['processes']}: order"
+                " and augmentation are exact, BatchNorm's shares of a batch and the last bits of"
                 " weights are not"
             )
         step = f"epoch {about['epoch'] + 1} after step {about['step']}"
