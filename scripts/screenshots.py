@@ -1,5 +1,9 @@
-"""Photographs a run's report and TensorBoard for docs/, with Chromium: ``python scripts/screenshots.py runs/NAME``."""
+"""Photographs a run's report, TensorBoard and the page to try it for docs/, with Chromium.
 
+``python scripts/screenshots.py runs/NAME PHOTO``; the page needs gradio.
+"""
+
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -46,3 +50,10 @@ if __name__ == "__main__":
     board.configure(argv=[None, "--logdir", str(run.parent), "--port", "0"])
     loaded = "--virtual-time-budget=60000"  # in ms: the page draws itself
     photograph(f"{board.launch()}#images", (1400, 660), "docs/tensorboard.jpg", loaded)
+    demo = runpy.run_path("examples/deploy/demo.py")["page"](
+        run / "checkpoints" / "best.ckpt", sys.argv[2]
+    )
+    with demo:  # at once, and by a plain request, for which Chromium's clock waits
+        demo.load(demo.fn, demo.input_components, demo.output_components, queue=False)
+    _, address, _ = demo.launch(prevent_thread_lock=True, quiet=True)
+    photograph(address, (1100, 640), "docs/demo.jpg", loaded)

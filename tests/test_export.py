@@ -279,3 +279,14 @@ def test_the_server_is_right_under_load_and_refuses_what_is_broken(place, tmp_pa
             script["main"]([url, str(place / "photos"), "--requests=300", "--concurrency=64"]) == 0
         )
         assert "wrong    0" in capsys.readouterr().out
+
+
+def test_the_page_to_try_shows_the_checkpoints_probabilities_and_grad_cam(tiny_run, tmp_path):
+    pytest.importorskip("gradio", reason="gradio is no requirement")
+    draw_image(0.2, seed=1).save(tmp_path / "photo.png")
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    page = runpy.run_path(str(DEPLOY / "demo.py"))["page"](best, str(tmp_path / "photo.png"))
+    shares, seen = page.fn(str(tmp_path / "photo.png"))
+    model = ImageClassifier.load_from_checkpoint(best)
+    assert shares == model.predict_files([tmp_path / "photo.png"])[0].probabilities
+    assert seen.shape == (32, 32, 3)
