@@ -1,0 +1,148 @@
+"""Each recipe of docs/recipes.md, run on a tiny checkpoint and compared with something independent."""
+
+import csv
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from project.model import ImageClassifier
+from tests.conftest import ROOT, draw_image, evaluate, label
+from tests.small import load, rows
+
+PAGE = (ROOT / "docs" / "recipes.md").read_text()
+SECTIONS = [section.partition("\n") for section in PAGE.split("\n## ")[1:]]
+RECIPES = {
+    title: code
+    for title, _, text in SECTIONS
+    for code in re.findall(r"```python\n(.*?)```", text, re.S)
+}
+BEST = "runs/NAME/checkpoints/best.ckpt"
+
+
+def run(title: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(RECIPES[title], names)
+    return names
+
+
+@pytest.fixture
+def place(tiny_run, workplace) -> Path:
+    """A folder with a run, photos and their predictions."""
+    shutil.copytree(tiny_run, workplace / "runs" / "NAME")
+    (workplace / "photos").mkdir()
+    for number in range(60):
+        draw_image(number / 60, seed=number).save(workplace / "photos" / f"{number}.jpg")
+    (workplace / "photos" / "broken.jpg").write_text("no image")
+    label(BEST, "photos", "--output=labels.csv")
+    return workplace
+
+
+def other_run() -> None:
+    """Another run: the same one with other weights."""
+    content = load(Path(BEST))
+    for value in content["state_dict"].values():
+        if value.is_floating_point():
+            value.mul_(1.5)
+    Path("runs/second/checkpoints").mkdir(parents=True)
+    torch.save(content, "runs/second/checkpoints/best.ckpt")
+
+
+def test_a_class_is_added_and_the_head_keeps_its_rows(place):
+    run("Add a class")
+    old = ImageClassifier.load_from_checkpoint(BEST)
+    names = [*old.class_names, "zinnia"]
+    options: Any = {"arch": "resnet9_slim", "weights": "larger.pth"}
+    new = ImageClassifier(names, old.preprocessing, **options).eval()
+    images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
+    logits = new(images)
+    torch.testing.assert_close(logits[:, :-1], old.eval()(images))
+    assert (logits[:, -1] == 0).all()
+
+
+def test_several_checkpoints_vote_with_the_mean_of_their_probabilities(place, capsys):
+    (place / "photos" / "broken.jpg").unlink()
+    other_run()
+    run("Several checkpoints together")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 60
+    models = [
+        ImageClassifier.load_from_checkpoint(path)
+        for path in Path("runs").rglob("*.ckpt")
+        if path.name == "best.ckpt"
+    ]
+    for line in lines[:5]:
+        path, name, share = line.split()
+        shares = [model.predict_files([path])[0].probabilities for model in models]
+        assert float(share) == pytest.approx(sum(part[name] for part in shares) / 2, abs=1e-6)
+        assert all(
+            sum(part[other] for part in shares) <= 2 * float(share) + 1e-6 for other in shares[0]
+        )
+
+
+def test_an_average_of_checkpoints_is_a_checkpoint(place):
+    other_run()
+    run("Average checkpoints")
+    soup, first = load(Path("soup.ckpt")), load(Path(BEST))
+    name = "network.fc.weight"
+    torch.testing.assert_close(soup["state_dict"][name], 1.25 * first["state_dict"][name])
+    evaluate("soup.ckpt", "--split=val")
+    assert Path("soup.val.metrics.json").exists()
+
+
+def test_sure_predictions_become_training_images(place):
+    content = rows(Path("labels.csv"))
+    for number, row in enumerate(content):
+        if not row["error"]:
+            row["confidence"] = "0.96" if number % 3 == 0 else "0.94"
+        (place / "images" / "train" / row["label"]).mkdir(parents=True, exist_ok=True)
+    with open("labels.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(content[0]))
+        writer.writeheader()
+        writer.writerows(content)
+    run("Pseudo-labels")
+    sure = [row for row in content if not row["error"] and row["confidence"] == "0.96"]
+    copies = list((place / "images" / "train").rglob("pseudo-*.jpg"))
+    assert len(copies) == len(sure)
+    first = next(row for row in content if row["confidence"] == "0.96")
+    (copy,) = [path for path in copies if path.read_bytes() == Path(first["path"]).read_bytes()]
+    assert copy.parent.name == first["label"]
+
+
+def test_the_50_most_unsure_are_named(place, capsys):
+    run("The 50 most unsure of a pool")
+    named = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    content = [row for row in rows(Path("labels.csv")) if not row["error"]]
+    assert len(named) == 50
+    least = max(float(row["confidence"]) for row in content if row["path"] in named)
+    rest = [float(row["confidence"]) for row in content if row["path"] not in named]
+    assert least <= min(rest)
+
+
+def test_a_submission_has_the_order_of_the_sample(place):
+    order = [f"{number}" for number in range(59, -1, -1)]
+    lines = [f"{name},daisy" for name in order]
+    Path("sample_submission.csv").write_text("\n".join(["id,label", *lines]))
+    run("In the order of `sample_submission.csv`")
+    labels = {Path(row["path"]).stem: row["label"] for row in rows(Path("labels.csv"))}
+    written = rows(Path("submission.csv"))
+    assert [row["id"] for row in written] == order
+    assert [row["label"] for row in written] == [labels[name] for name in order]
+
+
+def test_a_safetensors_file_is_taken_as_weights(place):
+    safetensors = pytest.importorskip("safetensors.torch", reason="it comes with the extra timm")
+    old = ImageClassifier.load_from_checkpoint(BEST)
+    weights = {name: value.contiguous() for name, value in old.network.state_dict().items()}
+    safetensors.save_file(weights, "weights.safetensors")
+    options: Any = {"arch": "resnet9_slim", "weights": "weights.safetensors"}
+    new = ImageClassifier(old.class_names, old.preprocessing, **options)
+    torch.testing.assert_close(new.network.state_dict(), old.network.state_dict())
+
+
+def test_each_recipe_is_run_here_and_is_short():
+    assert len(RECIPES) == 6
+    assert all(code.count("\n") <= 13 for code in RECIPES.values())
