@@ -56,4 +56,4 @@ if __name__ == "__main__":
     with demo:  # at once, and by a plain request, for which Chromium's clock waits
         demo.load(demo.fn, demo.input_components, demo.output_components, queue=False)
     _, address, _ = demo.launch(prevent_thread_lock=True, quiet=True)
-    photograph(address, (1100, 640), "docs/demo.jpg", loaded)
+    photograph(address, (1100, 720), "docs/demo.jpg", loaded)

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import gradio
 import torch
+from PIL import Image
 
 from project.analysis.gradcam import grad_cam, overlay
 from project.engine import FileDataset
 from project.model import ImageClassifier
+
+SIDE = 300  # pixels
 
 
 def page(checkpoint, photo=None):
@@ -22,15 +25,15 @@ def page(checkpoint, photo=None):
     def classify(path):
         image = FileDataset([Path(path)], torch.tensor([0]), model.preprocessing).image(0)
         (prediction,) = model.predict_files([path])
-        seen = overlay(image, grad_cam(model, image[None])[0])
-        return prediction.probabilities, seen.permute(1, 2, 0).numpy()
+        seen = overlay(image, grad_cam(model, image[None])[0]).permute(1, 2, 0).numpy()
+        return prediction.probabilities, Image.fromarray(seen).resize((SIDE, SIDE))
 
     return gradio.Interface(
         classify,
-        gradio.Image(photo, type="filepath", label="Photo", height=320),
+        gradio.Image(photo, type="filepath", label="Photo", height=SIDE),
         [
             gradio.Label(num_top_classes=5, label="Class"),
-            gradio.Image(label="Grad-CAM: where the network looks", height=320),
+            gradio.Image(label="Grad-CAM: where the network looks", height=SIDE),
         ],
         title=f"{model.arch}, {len(model.class_names)} classes",
         flagging_mode="never",
