@@ -64,9 +64,17 @@ Examples:
     ['StopOnNonFinite', 'LastCheckpoint', 'BestCheckpoint']
     >>> class Evaluate(EvaluateCommand):
     ...     description = "Measures a checkpoint."
-    >>> class Predict(PredictCommand):  # ExportCommand and ReportCommand are alike
+    >>> class Predict(PredictCommand):
+    ...     module, description, example = "label", "Labels images.", "best.ckpt photos"
+    ...
     ...     def model_class(self):
     ...         return ClassifierModule
+    >>> class Export(ExportCommand):
+    ...     def network_of(self, model):
+    ...         return torch.nn.Sequential(model.network, torch.nn.Softmax(dim=1))
+    >>> class Report(ReportCommand):
+    ...     def render(self, run, about, metrics, sections):
+    ...         return f"<p>{metrics['test']['accuracy']:.1%}</p>"
     >>> class CheckData(CheckDataCommand):
     ...     folder_class = Photos
     ...
@@ -91,7 +99,7 @@ Examples:
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .commands.check_data import CheckDataCommand as CheckDataCommand
@@ -141,7 +149,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Imports a public name on first use, so that ``--help`` need not import torch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
