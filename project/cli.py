@@ -1,6 +1,9 @@
 """The classes that ``fit`` and ``evaluate`` know, and how both show progress."""
 
+from collections.abc import Mapping
 from typing import ClassVar
+
+from lightning.pytorch import Callback, LightningDataModule
 
 from project.callbacks import ProgressLines
 from project.data import (
@@ -15,12 +18,12 @@ from project.model import ImageClassifier
 class ProjectCLI:
     """What both commands share: this package's data modules and models."""
 
-    data_class = ImageDataModule
-    path_classes: ClassVar = {
+    data_class: type[LightningDataModule] = ImageDataModule
+    path_classes: ClassVar[Mapping[str, type]] = {
         "root": FolderDataModule,
         "file": CSVDataModule,
         "hf": HuggingFaceDataModule,
     }
-    progress_class = ProgressLines
+    progress_class: type[Callback] = ProgressLines
     model: ImageClassifier
     datamodule: ImageDataModule

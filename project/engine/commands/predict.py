@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -61,7 +62,7 @@ def label_files(model_class: Any, options: Namespace) -> int:
     # unlike print, a descriptor tells of a closed pipe
     target = output.path if output else sys.stdout.fileno()
     is_resumed = options.resume and output is not None and output.path.exists()
-    earlier = resume_rows(output.path, columns) if is_resumed else []
+    earlier = resume_rows(Path(options.output), columns) if is_resumed else []
     embeddings = _embeddings_of(options)
     vectors = open_vectors(embeddings.path) if embeddings else nullcontext()
     done = {row["path"] for row in earlier}
@@ -102,7 +103,7 @@ class Labeller(LightningModule):
         self._writer = writer
         self._vectors = vectors
         total = len(earlier) + len(paths)
-        self.progress = progress_bar(total, len(earlier), visible=writer is not None)
+        self.progress: Any = progress_bar(total, len(earlier), visible=writer is not None)
         self.unreadable = sum(row["error"] is not None for row in earlier)
 
     def predict_dataloader(self) -> DataLoader[Any]:
