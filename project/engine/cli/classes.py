@@ -3,6 +3,7 @@
 import inspect
 from argparse import SUPPRESS
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
@@ -74,11 +75,9 @@ def candidates(base: type) -> list[type]:
 def find_class(base: type, name: str) -> type | None:
     """Finds the class of a path, or of a name; of several, the one defined last."""
     classes: list[object] = [cls for cls in candidates(base) if cls.__name__ == name]
-    if "." in name:
-        try:
-            classes = [resolve_name(name)]
-        except (ImportError, AttributeError, ValueError):
-            return None
+    with suppress(ImportError, AttributeError, ValueError):
+        if "." in name:
+            classes.append(resolve_name(name))
     matches = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, base)]
     return matches[-1] if matches else None
 

@@ -94,8 +94,8 @@ class Command(LightningCLI):
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
         line = CommandLine(sys.argv[1:] if args is None else map(str, args))
-        defaults = self.default_classes(line)
-        classes = {**defaults, **line.take_classes(self.bases, self.path_classes)}
+        classes = {**self.default_classes(line)}
+        classes |= line.take_classes(self.bases, self.path_classes)
         helps = {"-h": self.short_help, "--help": self.short_help, "--help-all": self.full_help}
         for word in helps.keys() & {*line.words}:
             sys.stdout.write(helps[word](parser))
@@ -110,12 +110,12 @@ class Command(LightningCLI):
         for key in specs.keys() & MODEL_BASES.keys():
             specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
         parser.set_defaults(specs)
-        require_known(line.names, parser, classes)
+        names = line.names
+        require_known(names, parser, classes)
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
-        has_limit = trainer.max_steps != -1 or trainer.max_time
-        if has_limit and "trainer.max_epochs" not in line.names:
+        if "trainer.max_epochs" not in names and (trainer.max_steps != -1 or trainer.max_time):
             trainer.max_epochs = None  # our default gives way
 
     def short_help(self, parser: ClassParser) -> str:
@@ -181,12 +181,11 @@ class Command(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Builds the trainer, with lines of progress where no terminal would show a bar."""
         options = self.config_init.trainer
-        callbacks = self.trainer_defaults.get("callbacks", [])
+        callbacks = options.callbacks or []
         is_watched = sys.stdout.isatty() and sys.stderr.isatty()
-        added = [*callbacks, *(options.callbacks or [])]
-        has_bar = any(isinstance(callback, ProgressBar) for callback in added)
+        has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
         if options.enable_progress_bar is None and not (is_watched or has_bar):
-            self.trainer_defaults["callbacks"] = [*callbacks, self.progress_class()]
+            options.callbacks = [*callbacks, self.progress_class()]
         return built_trainer(super().instantiate_trainer, **kwargs)
 
     def say(self, text: str) -> None:

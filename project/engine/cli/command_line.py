@@ -96,10 +96,9 @@ class CommandLine:
         classes = {key: cls for key, cls in named.items() if isinstance(cls, type)}
         for config in self.configs:
             for key in named.keys() & config.keys():
-                is_other = config[key] != named[key]
-                if is_other:
+                if config[key] != named[key]:
                     _drop_others(config, key, named[key])
-                if is_other or key in classes:
+                elif key in classes:
                     del config[key]
         return classes
 
@@ -153,16 +152,15 @@ def _find_classes(config: Options, bases: Bases, path_classes: Mapping[str, type
 
 
 def _drop_others(config: Options, key: str, cls: object) -> None:
-    """Drops a config's arguments that a later class does not accept, with a note."""
+    """Drops a config's class, and its arguments that a later one does not accept, with a note."""
     known = accepted(cls) if isinstance(cls, type) else {}
     names = [name.removeprefix(f"{key}.") for name in config if name.startswith(f"{key}.")]
     others = [name for name in names if name.partition(".")[0] not in known]
-    for name in others:
-        del config[f"{key}.{name}"]
+    for name in (key, *(f"{key}.{name}" for name in others)):
+        del config[name]
     if others:
-        owner = getattr(cls, "__name__", cls)
-        text = f"--{key}: {owner} does not accept {listed(others)} of an earlier config"
-        rank_zero_only(note)(text)
+        text = f"does not accept {listed(others)} of an earlier config"
+        rank_zero_only(note)(f"--{key}: {getattr(cls, '__name__', cls)} {text}")
 
 
 def require_known(
@@ -254,8 +252,8 @@ def flat(values: object, group: str = "") -> Options:
         parts = f"{group}.{key}".split(".")
         name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
         inner: Options = {name: value}
-        is_empty = value is None and name in _GROUPS
-        if is_empty or (isinstance(value, dict) and name in (*_GROUPS, *CLASS_KEYS)):
+        is_nested = isinstance(value, dict) and name in (*_GROUPS, *CLASS_KEYS)
+        if is_nested or (value is None and name in _GROUPS):
             inner = flat(value or {}, name)
         for repeated in options.keys() & inner.keys():
             raise UserError(f"--config: '{repeated}' is given twice")

@@ -119,13 +119,11 @@ def one_line_errors() -> Iterator[None]:
 
 
 def end_with_error(text: str, is_local: bool = False) -> NoReturn:
-    """Ends the program with code 2 and one line, once on each machine or, if local, in each process."""
+    """Ends the program with code 2 and a line, from each machine or, if local, each process."""
     if first_of_machine() or is_local:
         sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
     else:  # the launcher ends all processes as soon as one has ended: wait for the first one's line
-        parent, end = os.getppid(), time.monotonic() + 5.0
-        while os.getppid() == parent and time.monotonic() < end:
-            time.sleep(0.1)
+        time.sleep(5.0)
     sys.exit(2)
 
 
@@ -179,7 +177,7 @@ class RobustFile(io.FileIO):
 
 
 def robust(stream: TextIO, is_log: bool = False) -> TextIO:
-    """Wraps standard output or standard error so that a closed pipe or an encoding cannot break it."""
+    """Wraps standard output or error, so that neither a closed pipe nor an encoding breaks it."""
     file = RobustFile(stream.fileno(), "wb", closefd=False)
     file.is_log = is_log
     return io.TextIOWrapper(
@@ -191,7 +189,7 @@ def robust(stream: TextIO, is_log: bool = False) -> TextIO:
 
 
 def _unless_described(failed: threading.ExceptHookArgs) -> None:
-    """Prints a thread's error, but not TensorBoard's full disk, which the main thread meets, too."""
+    """Prints a thread's error, but not a full disk's, which the main thread meets, too."""
     if not (isinstance(failed.exc_value, OSError) and describe_error(failed.exc_value)):
         threading.__excepthook__(failed)
 

@@ -148,7 +148,7 @@ LATER = f"""
 {MORE} --trainer.callbacks+=DeviceStatsMonitor -> trainer.callbacks: [Timer, DeviceStatsMonitor]
 {MORE} -> data.train_transforms: [RandomErasing], trainer.callbacks: [Timer]
 --config={{trainer.logger: {{class_path: CSVLogger, init_args: {{name: a}}}}}} --config={{trainer.logger+: CometLogger}} -> trainer.logger: [CSVLogger, CometLogger]
---trainer.logger=false -> trainer.logger: false
+--config={{trainer: {{logger: false}}, data: null}} -> trainer.logger: false
 """.strip().splitlines()  # noqa: E501
 
 
