@@ -115,6 +115,8 @@ class Command(LightningCLI):
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
+        if trainer.callbacks and not isinstance(trainer.callbacks, list):
+            trainer.callbacks = [trainer.callbacks]
         if "trainer.max_epochs" not in names and (trainer.max_steps != -1 or trainer.max_time):
             trainer.max_epochs = None  # our default gives way
 

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
@@ -32,7 +31,7 @@ _GROUPS = ("data", "model", "trainer", "callbacks")
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 _LARGEST = 100_000  # nodes, with aliases expanded
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
-_YAML = re.compile(r"(null|true|false)$|[\[{]")
+_NO_CLASS = re.compile(r"(null|true|false)$|\[")
 FOLLOWS = {
     "model.class_names": "data.class_names",
     "model.preprocessing": "data.preprocessing",
@@ -60,8 +59,8 @@ class CommandLine:
             key = full_name(option)
             if option in ("-c", "--config"):
                 self.configs.append(read_config(value))
-            elif word.startswith("--") and key in CLASS_KEYS:
-                classes[key] = read_yaml(value, option) if _YAML.match(value) else value
+            elif word.startswith("--") and key in CLASS_KEYS and not _NO_CLASS.match(value):
+                classes[key] = read_yaml(value, option) if value.startswith("{") else value
             else:
                 flags.append(word)
         self.configs.append(flat(classes))
@@ -190,7 +189,7 @@ def require_known(
 class _Loader(yaml.SafeLoader):
     """Refuses aliases that multiply, and a key that is given twice."""
 
-    yaml_implicit_resolvers: ClassVar = {  # numbers such as 1e-3, as in YAML 1.2
+    yaml_implicit_resolvers = {  # numbers such as 1e-3, as in YAML 1.2
         first: [*resolvers, ("tag:yaml.org,2002:float", _EXPONENT)]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

@@ -65,15 +65,16 @@ class CommandParser(ArgumentParser):
             formatter.end_section()
         return f"{formatter.format_help()}\n{self.epilog or ''}\n"
 
-    def error(self, message: str, ex: BaseException | None = None) -> NoReturn:
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints jsonargparse's innermost error in one line, and exits with code 2."""
         if not self.exit_on_error:
             super().error(message, ex)
         messages = [message]
-        while ex is not None:
-            if isinstance(ex, ArgumentError):  # about the arguments of a class
-                messages.append(str(ex))
-            ex = ex.__cause__
+        cause: BaseException | None = ex
+        while cause is not None:
+            if isinstance(cause, ArgumentError):  # about the arguments of a class
+                messages.append(str(cause))
+            cause = cause.__cause__
         keys = [re.findall(r'^Parser key "(.+?)"', text) for text in messages]
         option = ".".join(key[0] for key in keys if key)
         line = " ".join(re.sub(r'^Parser key ".+?":', "", messages[-1]).split())

@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonargparse.typing import PositiveInt
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
@@ -29,7 +29,6 @@ class ExactTrainer(Trainer):
         devices: A number of devices, a list of their numbers, or ``auto``.
         num_nodes: Nodes, by default as many as torchrun or srun has started, else 1.
         accumulate_grad_batches: Batches whose gradients make one step.
-        callbacks: Callbacks to add.
         limit_train_batches: Training batches of an epoch: a number, or a share from 0.0 to 1.0.
         limit_val_batches: Validation batches: a number, or a share from 0.0 to 1.0.
         limit_test_batches: Test batches: a number, or a share from 0.0 to 1.0.
@@ -45,7 +44,6 @@ class ExactTrainer(Trainer):
         devices: list[int] | str | int = "auto",
         num_nodes: PositiveInt | None = None,
         accumulate_grad_batches: PositiveInt = 1,
-        callbacks: list[Callback] | None = None,
         limit_train_batches: int | float | None = None,
         limit_val_batches: int | float | None = None,
         limit_test_batches: int | float | None = None,
@@ -61,7 +59,6 @@ class ExactTrainer(Trainer):
             devices=tasks or devices if devices == "auto" else devices,
             num_nodes=num_nodes or nodes or 1,
             accumulate_grad_batches=accumulate_grad_batches,
-            callbacks=callbacks,
             limit_train_batches=limit_train_batches,
             limit_val_batches=limit_val_batches,
             limit_test_batches=limit_test_batches,
