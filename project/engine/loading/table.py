@@ -246,8 +246,9 @@ class Table:
         """Describes images that no row names: beside the others, or wherever ids were looked up."""
         images = {*chain.from_iterable(vars(self).get("_by_id", {}).values())}
         for folder in {os.path.dirname(path) for path in paths}:
-            place = prefix_of(os.path.join(self.root, folder))
-            files = (file.removeprefix(place) for file in ImageScan(self.bands).images(place))
+            place = os.path.join(self.root, folder)
+            start = len(prefix_of(place))
+            files = (file[start:] for file in ImageScan(self.bands).images(place))
             beside = takewhile(lambda name: os.sep not in name, files)
             images |= {os.path.join(folder, name) for name in beside}
         others = images.difference(paths)
