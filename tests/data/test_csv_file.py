@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from pathlib import Path
 from unicodedata import normalize
 
 import pytest
@@ -323,6 +324,18 @@ def test_what_a_table_leaves_open_is_asked_for(tmp_path, tables, message):
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message):
         module(tmp_path / "t.csv").files()
+
+
+def test_a_table_beside_its_images_is_read_from_the_folder_itself(root, monkeypatch):
+    monkeypatch.chdir(root / "rose")
+    for file in [*Path().iterdir()]:
+        file.rename(file.name.replace("image ", ""))
+    for name, path in {"plain": "{}.jpg", "dots": "./{}.jpg", "ids": "{}"}.items():
+        rows = [f"{path.format(number)},{number % 2}" for number in range(8)]
+        Path(f"{name}.csv").write_text(lines("image,label", *rows))
+        data = module(f"{name}.csv")
+        assert sum(len(classes.paths) for classes in data.files().values()) == 8
+        assert data.layout.endswith("left out: 4, such as 10.jpg")
 
 
 def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(root):
