@@ -264,7 +264,7 @@ def _columns(names: Sequence[str]) -> str:
 def _split_tables(file: Path) -> Mapping[str, Path]:
     """Finds the tables of splits: ``val.csv`` beside ``train.csv``, ``valid/x`` beside ``train/x``.
 
-    None if ``file`` is not that of ``train``.
+    None if ``file`` is not that of ``train``, or there is no other.
     """
     if not file.is_file():
         return {}
@@ -273,7 +273,7 @@ def _split_tables(file: Path) -> Mapping[str, Path]:
     alike = {other.parent.name: other for other in folder.parent.glob(f"*/{escape(file.name)}")}
     for name, tables in ((file.stem, beside), (folder.name, alike)):
         splits = one_of_each_split(tables, folder)
-        if splits.get("train") == name:
+        if splits.get("train") == name and len(splits) > 1:
             return {split: tables[name] for split, name in splits.items()}
     return {}
 
