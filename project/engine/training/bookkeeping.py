@@ -12,14 +12,12 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     WeightAveraging,
 )
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..errors import UserError, printable
 from ..run.loggers import is_logged
-from ..run.progress import note
 from ..upstream import follow_until_averaging, length_attributes
 
 if TYPE_CHECKING:
@@ -142,11 +140,6 @@ class Bookkeeping(Callback):
             for buffer in wrapper.buffers() if not wrapper.forward_sync_buffers else ():
                 # Lightning's broadcast is of objects; the user has DDP leave this out of each step
                 distributed.broadcast(buffer, 0)
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Notes on the terminal that metrics are of several views of each image."""
-        if views := getattr(pl_module, "test_time_augmentation", None):
-            rank_zero_only(note)(f"test: logits are means over views of each image: {views}")
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the metrics of the validation set."""
