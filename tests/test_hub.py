@@ -12,7 +12,7 @@ from PIL import Image
 
 from project.analysis.card import model_card
 from project.analysis.tables import class_rates
-from project.engine import Preprocessing, UserError, predict
+from project.engine import Preprocessing, UserError
 from project.engine.commands.hub import facts, timm_preprocessing
 from project.engine.loading.crops import fit_image
 from project.export import ExportCLI
@@ -85,7 +85,7 @@ def test_timm_alone_gives_the_checkpoints_probabilities_and_weights_start_from_i
     assert sorted(file.name for file in folder.iterdir()) == FILES
     side = model.preprocessing["resize"]
     draw_image(0.3, seed=1, size=(side, side)).save(tmp_path / "photo.png")
-    (prediction,) = predict(model.eval(), [tmp_path / "photo.png"])
+    (prediction,) = model.eval().predict_files([tmp_path / "photo.png"])
     shares = probabilities_of_timm(folder, Image.open(tmp_path / "photo.png"))
     assert shares.tolist() == pytest.approx([*prediction.probabilities.values()], abs=1e-4)
     config = read_json(folder / "config.json")
@@ -137,7 +137,7 @@ def test_classes_that_an_image_may_have_together_get_a_sigmoid(tmp_path):
     run(path, f"{tmp_path}/two/")
     image = draw_image(0.3, seed=1, size=(model.preprocessing["resize"],) * 2)
     image.save(tmp_path / "photo.png")
-    (prediction,) = predict(model, [tmp_path / "photo.png"])
+    (prediction,) = model.predict_files([tmp_path / "photo.png"])
     shares = probabilities_of_timm(tmp_path / "two", image)
     assert shares.tolist() == pytest.approx([*prediction.probabilities.values()], abs=1e-4)
     assert "was not measured" in (tmp_path / "two" / "README.md").read_text()
