@@ -132,7 +132,7 @@ def transformers(folder: str, size: int) -> None:
         return {"pixel_values": torch.stack(images), "labels": torch.tensor(labels)}
 
     arguments = TrainingArguments(
-        output_dir=f"{folder}/out",
+        output_dir=f"{folder}-out",
         num_train_epochs=1,
         per_device_train_batch_size=BATCH,
         save_strategy="no",
@@ -162,7 +162,7 @@ def ours(folder: str, size: int) -> None:
         "--trainer.max_epochs": 1,
         "--trainer.precision": "32-true",
         "--trainer.accelerator": "cpu",
-        "--trainer.default_root_dir": f"{folder}/runs",
+        "--trainer.default_root_dir": f"{folder}-runs",
     }
     sys.argv[1:] = [f"{name}={value}" for name, value in options.items()]
     fit.main()
