@@ -47,19 +47,27 @@ def pasted(rows: list[list[Figure]], file: str) -> None:
 def main(run: str) -> None:
     """Writes ``tour.webp``: curves, features, mistakes; and ``classes.webp``: confusion, calibration, Grad-CAM."""
     sys.path.append(str(Path(__file__).parents[1] / "notebooks"))
-    from helpers import embed, projected, projection_figure
+    from helpers import projected, projection_figure
 
     checkpoint = f"{run}/checkpoints/best.ckpt"
     model = ImageClassifier.load_from_checkpoint(checkpoint)
     test = evaluate_split(model, ImageDataModule.load_from_checkpoint(checkpoint))
     images = torch.stack([test.images.image(index) for index in range(len(test.images))])
-    points = projected(torch.cat([embed(model, part) for part in torch.split(images, 64)]))
+    with torch.inference_mode():
+        features = [model.probabilities_and_features(part)[1] for part in images.split(64)]
+    points = projected(torch.cat(features))
     near = {index: images[index] for index in range(0, len(images), len(images) // THUMBNAILS | 1)}
-    chosen = test.confident(correct=False, count=SHOWN)
+    mistakes = test.confident(correct=False, count=SHOWN)
+    unsure = [index for index in test.confidence.argsort().tolist() if index not in mistakes]
+    chosen = [*mistakes, *unsure][:SHOWN]
     names = model.class_names
-    titles = [f"{names[int(test.labels[i])]}\nas {names[int(test.predicted[i])]}" for i in chosen]
+    titles = [
+        f"{names[int(test.predicted[i])]} {float(test.confidence[i]):.0%}\n"
+        f"is {names[int(test.labels[i])]}"
+        for i in chosen
+    ]
     cams = grad_cam(model, images[chosen])
-    mistakes = image_grid(list(images[chosen]), titles, columns=SHOWN)
+    photos = image_grid(list(images[chosen]), titles, columns=SHOWN)
     attention = image_grid(
         [overlay(images[i], cam) for i, cam in zip(chosen, cams, strict=True)], columns=SHOWN
     )
@@ -67,12 +75,12 @@ def main(run: str) -> None:
         curves_figure(read_curves(run)),
         projection_figure(points, test.labels, names, near),
     ]
-    pasted([overview, [mistakes]], f"{run}/tour.webp")
+    pasted([overview, [photos]], f"{run}/tour.webp")
     confusion = torch.zeros(len(names), len(names), dtype=torch.int64)
     confusion.index_put_((test.labels, test.predicted), torch.tensor(1), accumulate=True)
     calibration = reliability_figure(reliability(test.probabilities, test.labels))
     pasted(
-        [[confusion_figure(confusion, names), calibration], [mistakes], [attention]],
+        [[confusion_figure(confusion, names), calibration], [photos], [attention]],
         f"{run}/classes.webp",
     )
 
