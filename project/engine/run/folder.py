@@ -21,6 +21,7 @@ CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
 
+_LONGEST_NAME = 255  # bytes, on Linux and macOS
 _MAY_CHANGE = ("--model.weights", "--model.compile")
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
 
@@ -31,6 +32,8 @@ class RunFolder:
     def __init__(self, root: str | Path, name: str) -> None:
         if name in ("", "..") or Path(name).name != name or not name.isprintable():
             raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
+        size = len(name.encode())
+        require(size <= _LONGEST_NAME, "--name", f"{size} bytes", f"at most {_LONGEST_NAME} bytes")
         is_local = "://" not in str(root)
         require(is_local, "--trainer.default_root_dir", root, "a folder of this machine")
         self.name = name

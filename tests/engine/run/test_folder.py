@@ -36,6 +36,11 @@ def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
         RunFolder(tmp_path, name)
 
 
+def test_a_name_that_is_too_long_for_a_folder_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--name must be at most 255 bytes, got 256 bytes"):
+        RunFolder(tmp_path, "é" * 128)
+
+
 @cases("name", "with space", "Größe", "...", ".hidden", "é" * 127 + "x")
 def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and_a_lock(
     tmp_path, monkeypatch, name
