@@ -32,7 +32,10 @@ ABOUT = "about"
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
 _NEEDED = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
 
-About = dict[str, Any]
+Checkpoint = dict[str, Any]
+"""The contents of a checkpoint."""
+
+About = Checkpoint
 """Facts of a checkpoint about itself, see :func:`describe_run`."""
 
 
@@ -87,13 +90,13 @@ def describe_run(
     )
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
+def read_checkpoint(path: str | Path) -> Checkpoint:
     """Reads a checkpoint of this project onto the CPU, without executing anything it says.
 
     Raises:
         UserError: The file is missing, damaged, or of another program.
     """
-    checkpoint: dict[str, Any] = _read(path)
+    checkpoint: Checkpoint = _read(path)
     if not _has_description(checkpoint):
         raise UserError(
             f"'{path}' was not written by this project: it does not name its classes and"
@@ -161,7 +164,7 @@ def require_same_classes(known: list[str], path: object, class_names: list[str])
 
 def read_newest(
     paths: Sequence[Path], note: Callable[[str], None]
-) -> tuple[Path | None, dict[str, Any]]:
+) -> tuple[Path | None, Checkpoint]:
     """Reads the first of some checkpoints, the newest first, that is not damaged, if any."""
     if not paths:
         return None, {}
@@ -258,7 +261,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self._written: set[Path] = set()
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
+        self, checkpoint: Checkpoint, path: str | Path, storage_options: object = None
     ) -> None:
         """Writes the file, or leaves what was there before."""
         if "state_dict" in checkpoint and ABOUT not in checkpoint:
@@ -271,7 +274,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(
         self, path: str | Path, map_location: object = "cpu", weights_only: bool | None = True
-    ) -> dict[str, Any]:
+    ) -> Checkpoint:
         """Reads a checkpoint onto the CPU without executing anything it says."""
         return read_checkpoint(path)
 

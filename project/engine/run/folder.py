@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shlex
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from types import UnionType
@@ -131,7 +132,7 @@ class RunFolder:
         os.truncate(self._held, 0)
         os.write(self._held, f"process {os.getpid()} on {platform.node()}\n".encode())
 
-    def write_metrics(self, metrics: dict[str, Any]) -> None:
+    def write_metrics(self, metrics: Mapping[str, object]) -> None:
         """Writes the final metrics, the mark of a finished run, and tidies up."""
         with whole_file(self.metrics) as partial:
             partial.write_text(json.dumps(metrics, indent=2) + "\n")

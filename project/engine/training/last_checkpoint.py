@@ -3,13 +3,14 @@
 import time
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..errors import require
+from ..run.checkpoint import Checkpoint
 from ..run.files import hard_link
 from ..run.folder import CHECKPOINTS, LAST, PREVIOUS
 from ..run.loggers import curve_lengths
@@ -104,7 +105,7 @@ class LastCheckpoint(Callback):
     on_exception = on_test_end  # type: ignore[assignment]  # it takes any arguments
 
     def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
         """Adds the newest metrics, the lengths of curves, and whether training was ended."""
         checkpoint[CURVES] = curve_lengths(trainer)
@@ -114,7 +115,7 @@ class LastCheckpoint(Callback):
         }
 
     def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
         """Remembers the newest metrics, which schedules may look at before there are new ones."""
         if trainer.training:  # where Lightning clears the metrics once more before it trains

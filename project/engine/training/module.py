@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from ..errors import NonFiniteError, UserError
-from ..run.checkpoint import ABOUT, describe_run, read_weights, sizes_of
+from ..run.checkpoint import ABOUT, Checkpoint, describe_run, read_weights, sizes_of
 from ..run.progress import note
 from ..run.settings import allow_network, plain_options
 from .best_checkpoint import selection
@@ -237,7 +237,7 @@ class ClassifierModule(LabelModule):
         collects = any(isinstance(part, CollectPredictions) for part in callbacks)
         return [Bookkeeping(self)] if collects else [Bookkeeping(self), CollectPredictions()]
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Adds the model's options, the checkpoint's description, and open counts."""
         for name, value in checkpoint["state_dict"].items():
             if isinstance(value, Tensor) and not value.isfinite().all():
@@ -252,7 +252,7 @@ class ClassifierModule(LabelModule):
             name: _counts(metric) for name, metric in self.train_metrics.items()
         }
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Checks weights before Lightning loads them; a resumed run also restores its counts."""
         # Lightning converts after weights were rounded
         if isinstance(self.trainer.precision_plugin, DoublePrecision):
@@ -280,7 +280,7 @@ class ClassifierModule(LabelModule):
         map_location: torch.device | str = "cpu",
         strict: bool = True,
         weights_only: Literal[True] = True,  # noqa: ARG003  # as callers of Lightning's give it
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Builds the model that a checkpoint holds, and imports or runs nothing that the file says.
 
@@ -305,7 +305,7 @@ def _arguments(metric: type[Metric]) -> Set[str]:
     return signature(metric.update).parameters.keys()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Returns a number or a list for a tensor."""
     if not isinstance(value, Tensor):
         return value
@@ -319,7 +319,7 @@ def _counts(metric: Metric) -> dict[str, Tensor]:
         return {name: state.cpu().clone() for name, state in states if isinstance(state, Tensor)}
 
 
-def _restore_counts(metric: Metric, counts: Mapping[str, Any]) -> None:
+def _restore_counts(metric: Metric, counts: Mapping[str, object]) -> None:
     """Restores the state that :func:`_counts` returned; one of another shape begins anew."""
     for name, state in metric.metric_state.items():
         saved = counts.get(name)
