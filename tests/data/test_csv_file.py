@@ -338,6 +338,16 @@ def test_a_table_beside_its_images_is_read_from_the_folder_itself(root, monkeypa
         assert data.layout.endswith("left out: 4, such as 10.jpg")
 
 
+def test_a_folder_without_classes_names_the_command_that_reads_its_table(root):
+    write(root / "train.csv", rows_of(root))
+    write(root / "sample_submission.csv", rows_of(root))
+    (root / "daisy").rename(root / "train_images")
+    (root / "rose").rename(root / "test_images")
+    with pytest.raises(UserError, match=r"or did you mean python -m project\.fit --data ") as error:
+        FolderDataModule(str(root)).files()
+    assert str(error.value).endswith(f"--data {root / 'train.csv'}")
+
+
 def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(root):
     pyarrow = pytest.importorskip("pyarrow", reason="the extra tables is not installed")
     parquet = pytest.importorskip("pyarrow.parquet")

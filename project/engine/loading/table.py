@@ -134,17 +134,17 @@ class Table:
         has_splits = any(cell.strip() for cell in of_splits)
         columns = zip(sheet.columns[path], of_labels, of_splits, of_groups, strict=True)
         for number, (file, label, cell, group) in enumerate(columns):
-            row = Row(sheet, number, file.strip(), spelt(label), split, spelt(group.strip()))
-            if not row.path or (labels and not label) or (of_groups is not empty and not row.group):
-                what = ["a path", "a label", *(["a group"] if of_groups is not empty else [])]
-                raise row.error(f"it must have {listed(what)}")
+            file = file.strip()
             if self.label_from:
-                label = group_name(self.label_from, row.path, "--data.label_from")
-                row = row._replace(label=spelt(label))
+                label = group_name(self.label_from, file, "--data.label_from")
             if has_splits:
-                row = row._replace(split=_SPLIT_OF.get(cell.strip().lower(), ""))
-                if not row.split:
-                    raise row.error(f"the split must be train, val or test, got '{cell}'")
+                split = _SPLIT_OF.get(cell.strip().lower(), "")
+            row = Row(sheet, number, file, spelt(label), split, spelt(group.strip()))
+            if not (file and label and (row.group or of_groups is empty)):
+                what = ["a path", "a label", *([] if of_groups is empty else ["a group"])]
+                raise row.error(f"it must have {listed(what)}")
+            if has_splits and not split:
+                raise row.error(f"the split must be train, val or test, got '{cell}'")
             yield row
 
     def _path_column(self, sheet: Sheet) -> str:
