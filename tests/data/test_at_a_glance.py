@@ -1,4 +1,4 @@
-"""Each layout of the table "Your data at a glance" is made small, and what the table says to type is run."""
+"""Each layout of the table "Your data at a glance" is made small, and its command is run."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, made on the spot: served as files are, and opened again by a checkpoint."""
+"""Data sets of Hugging Face, made on the spot: served as files are, opened by a checkpoint."""
 
 import json
 import sys

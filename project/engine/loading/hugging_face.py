@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, by their library, as map-style datasets of (bytes of a file, label)."""
+"""Data sets of Hugging Face, by their library, as map-style datasets of (file's bytes, label)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -167,9 +167,9 @@ def _opened(option: str, source: Any) -> Any:
             source = source()
     if isinstance(source, IterableDataset) or not hasattr(source, "__getitem__"):
         raise UserError(
-            f"{option}: {type(source).__name__} is not map-style: without an index, the samples of a"
-            " step cannot be the same on any number of devices and after a restart; give a dataset"
-            " with __getitem__ and __len__"
+            f"{option}: {type(source).__name__} is not map-style: without an index, the samples of"
+            " a step cannot be the same on any number of devices and after a restart; give a"
+            " dataset with __getitem__ and __len__"
         )
     if len(source) == 0:
         raise UserError(f"{option}: {type(source).__name__} has no samples")

@@ -172,7 +172,8 @@ class TorchDataset:
 
 def _draw() -> tuple[float, ...]:
     """Draws a number from each generator that ``seed_generators`` seeds."""
-    return torch.rand((), dtype=torch.float64).item(), random.random(), float(np.random.rand())  # noqa: NPY002
+    by_torch = torch.rand((), dtype=torch.float64).item()
+    return by_torch, random.random(), float(np.random.rand())  # noqa: NPY002
 
 
 def pixels_of(image: Any) -> Tensor:
