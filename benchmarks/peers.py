@@ -46,7 +46,8 @@ def loader(folder: str, size: int) -> DataLoader[Any]:
 
 def network(folder: str) -> nn.Module:
     """Builds a ResNet-18 for the folder's classes."""
-    return models.resnet18(num_classes=len(os.listdir(f"{folder}/train")))
+    built: nn.Module = models.resnet18(num_classes=len(os.listdir(f"{folder}/train")))
+    return built
 
 
 def by_hand(folder: str, size: int) -> None:
@@ -55,7 +56,8 @@ def by_hand(folder: str, size: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
     for images, labels in loader(folder, size):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
 
@@ -165,7 +167,7 @@ def ours(folder: str, size: int) -> None:
         "--trainer.default_root_dir": f"{folder}-runs",
     }
     sys.argv[1:] = [f"{name}={value}" for name, value in options.items()]
-    fit.main()
+    fit.FitCLI.main()
 
 
 PEERS: dict[str, Callable[[str, int], None]] = {

@@ -54,7 +54,7 @@ def main(run: str) -> None:
     test = evaluate_split(model, ImageDataModule.load_from_checkpoint(checkpoint))
     images = torch.stack([test.images.image(index) for index in range(len(test.images))])
     with torch.inference_mode():
-        features = [model.probabilities_and_features(part)[1] for part in images.split(64)]
+        features = [model.probabilities_and_features(part)[1] for part in torch.split(images, 64)]
     points = projected(torch.cat(features))
     near = {index: images[index] for index in range(0, len(images), len(images) // THUMBNAILS | 1)}
     mistakes = test.confident(correct=False, count=SHOWN)

@@ -20,8 +20,8 @@ from project.engine.run.checkpoint import ABOUT
 from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
 from tests.conftest import SLIM, TINY, fit, make_folder
+from tests.engine.toy import differences, outcome
 from tests.small import load, read_json, small, stop_at
-from tests.stress import differences, outcome
 
 
 def events(run):

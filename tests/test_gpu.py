@@ -18,9 +18,9 @@ from project.model.schedules import CosineWithWarmup
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, free_port, run_together
 from tests.distributed.test_same_numbers import LossLogger
+from tests.engine.toy import outcome
 from tests.engine.training.test_steps import BadGradient, Witness
 from tests.small import one_line, require_same_end, small, stop_at
-from tests.stress import outcome
 
 GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1", "--trainer.deterministic=true"]
 

@@ -28,8 +28,8 @@ from tests.conftest import (
     opened,
     report_of,
 )
+from tests.engine.toy import outcome
 from tests.small import require_same_end, rows, small, stop_at
-from tests.stress import outcome
 
 
 def test_each_attribute_has_one_value_and_its_probabilities(attributes, tmp_path):

@@ -30,7 +30,7 @@ from torchmetrics.classification import MulticlassCalibrationError, MulticlassCo
 
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
-from tests.stress import SmallNetwork
+from tests.engine.toy import SmallNetwork
 
 class CalibratedClassifier(ImageClassifier):
     def configure_metrics(self):

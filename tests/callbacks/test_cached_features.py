@@ -18,8 +18,8 @@ from project.engine.errors import UserError
 from project.engine.loading.files import FileDataset
 from tests.conftest import cases, make_folder
 from tests.distributed.job import classifier, flowers, trainer
+from tests.engine.toy import SmallNetwork
 from tests.small import load, small
-from tests.stress import SmallNetwork
 
 PLAIN = [
     "--data.flip=false",

@@ -114,14 +114,14 @@ def test_a_mistake_has_the_models_own_confidence_and_any_index():
 
 def test_the_confusion_matrix_is_drawn_in_ten_epochs_at_most():
     drawn: list[int] = []
+    trainer: Any = SimpleNamespace(
+        state=SimpleNamespace(fn="fit"), testing=False, sanity_checking=False
+    )
     model = SimpleNamespace(
         results={"val": {"confusion_matrix": [[1, 0], [0, 1]]}},
         class_names=["a", "b"],
         has_one_class=True,
         log_figure=lambda *_: drawn.append(trainer.current_epoch),
-    )
-    trainer: Any = SimpleNamespace(
-        state=SimpleNamespace(fn="fit"), testing=False, sanity_checking=False
     )
     for trainer.max_epochs, first in ((-1, 0), (10, 0), (25, 2)):
         for trainer.current_epoch in range(first + 1):

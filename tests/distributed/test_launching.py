@@ -32,7 +32,7 @@ from tests.distributed.processes import (
     torchrun,
 )
 from tests.engine.cli.test_command_line import parse
-from tests.stress import differences, outcome
+from tests.engine.toy import differences, outcome
 
 PLOTS = ["curves.png", "confusion_matrix.png", "classes.png"]
 FIT = [sys.executable, "-m", "project.fit", *TINY]

@@ -29,8 +29,8 @@ from tests.distributed.processes import (
     wait,
     wait_until,
 )
+from tests.engine.toy import differences, outcome
 from tests.small import load
-from tests.stress import differences, outcome
 
 FLAGS = ["project.fit", *TINY, "--name=run", "--callbacks.last_checkpoint.every_n_steps=1"]
 RECORDING = [*FLAGS, "--data.batch_size=12", "--trainer.max_epochs=2", f"{CALLBACK}RecordsBatches"]

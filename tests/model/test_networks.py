@@ -18,9 +18,9 @@ from project.model import ImageClassifier
 from project.model.freezing import block_name, blocks, freeze_layers
 from project.model.networks import build_network, detect_memory_format, head
 from tests.conftest import TINY, cases, fit
+from tests.engine.toy import SmallNetwork
 from tests.model.test_classifier import classifier, make_images
 from tests.small import load
-from tests.stress import SmallNetwork
 
 SMALLEST = [  # of each family, for what takes time
     *(

@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
@@ -42,12 +43,25 @@ MODEL_BASES: Bases = {
 class ClassParser(CommandParser, LightningArgumentParser):
     """The parser of a command; jsonargparse makes one for each class that an option takes."""
 
-    def add_class_arguments(self, theclass: type, *args: Any, **kwargs: Any) -> list[str]:
+    is_of_class = False
+
+    def validate(self, namespace: Namespace, *args: Any, **kwargs: Any) -> None:
+        """Refuses null for a class's argument that takes none, which jsonargparse lets pass."""
+        super().validate(namespace, *args, **kwargs)
+        for option in options_of(self) if self.is_of_class else ():
+            if option.default is not None and namespace.get(option.dest, ...) is None:
+                null = Namespace({option.dest: None})  # type: ignore[no-untyped-call]
+                super().validate(null, skip_unset=False, skip_required=True)
+
+    def add_class_arguments(
+        self, theclass: type, nested_key: str | None = None, *args: Any, **kwargs: Any
+    ) -> list[str]:
         """Changes defaults that do not suit a run.
 
         Loggers write into the run's folder; a loss returns one number per image.
         """
-        added: list[str] = super().add_class_arguments(theclass, *args, **kwargs)
+        self.is_of_class = nested_key is None
+        added: list[str] = super().add_class_arguments(theclass, nested_key, *args, **kwargs)
         for option in options_of(self):
             if option.dest == "save_dir" and option.required and issubclass(theclass, Logger):
                 option.required = False

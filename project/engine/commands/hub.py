@@ -50,7 +50,7 @@ def write_folder(network: nn.Module, model: Any, folder: Path) -> None:
     about = {"label_names": model.class_names, "activation": activation}
     if model.thresholds:
         about["thresholds"] = [*model.thresholds.values()]
-    save_for_hf(twin, folder, about, timm_args(model), safe_serialization=True)
+    save_for_hf(twin, str(folder), about, timm_args(model), safe_serialization=True)
 
 
 def timm_twin(network: nn.Module, model: Any) -> nn.Module:
@@ -116,9 +116,10 @@ def load_folder(folder: Path) -> Callable[[Tensor], Tensor]:
         (N, classes).
     """
     import timm
+    from timm.data.config import resolve_model_data_config
 
     network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    config = timm.data.resolve_model_data_config(network)
+    config = resolve_model_data_config(network)  # type: ignore[no-untyped-call]
     mean, std = (torch.tensor(config[name]).view(-1, 1, 1) for name in ("mean", "std"))
     about = json.loads((folder / "config.json").read_text())
 
