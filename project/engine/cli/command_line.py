@@ -107,12 +107,12 @@ def whole_words(args: Iterable[str]) -> list[str]:
     words = list[str]()
     rest = iter(args)
     for word in rest:
-        if word != word.encode(errors="replace").decode():
-            raise UserError(f"'{printable(word)}' is not UTF-8; rename the file or folder")
         if word.startswith("-") and "=" not in word and not _WITHOUT_VALUE.fullmatch(word):
             if (value := next(rest, None)) is None:
                 raise UserError(f"{word} needs a value")
             word = f"{word}={value}"
+        if word != word.encode(errors="replace").decode():
+            raise UserError(f"'{printable(word)}' is not UTF-8; rename the file or folder")
         words.append(word)
     return words
 
