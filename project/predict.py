@@ -1,6 +1,6 @@
 """``python -m project.predict``: label image files with a checkpoint."""
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 
 from project.engine import PredictCommand
@@ -56,5 +56,20 @@ class PredictCLI(PredictCommand):
         return ImageClassifier
 
 
+def parse(args: list[str] | None = None) -> Namespace:
+    """Parses the command line, ``sys.argv`` by default."""
+    return PredictCLI().parse(args)
+
+
+def predict(options: Namespace) -> int:
+    """Labels the files; returns 1 if some could not be read."""
+    return PredictCLI().run(options)
+
+
+def main() -> None:
+    """Runs the command as a program."""
+    PredictCLI.execute(lambda: predict(parse()))
+
+
 if __name__ == "__main__":
-    PredictCLI.main()
+    main()

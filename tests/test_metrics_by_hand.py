@@ -167,4 +167,6 @@ def test_metrics_equal_a_plain_loop(run, request, command, split, tmp_path):
         expected = {
             name: value for name, value in expected.items() if name not in ("kappa", "calibration")
         }
+    if "mAP" in expected:  # probabilities may be equal in float32 and not in float64
+        assert found["mAP"] == pytest.approx(expected.pop("mAP"), abs=2e-3)
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)

@@ -294,7 +294,7 @@ def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_we
             ):  # no rule scales the learning rate by the number of processes
                 assert parts[0][name] == parts[1][name] == batch[name]
         assert len(alone["losses"]) == 2 * STEPS_PER_EPOCH // accumulate
-        assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+        assert first["losses"] == pytest.approx(alone["losses"], rel=1e-3)
         assert distance(first["after"], second["after"]) == 0
         moved = distance(alone["before"], alone["after"])
         assert moved > 0.01

@@ -61,7 +61,9 @@ class FileCommand:
     def main(cls) -> NoReturn:
         """Runs the command as a program."""
         command = cls()
-        run_command(lambda: command.run(command.parse()))
+        cls.execute(lambda: command.run(command.parse()))
+
+    execute = staticmethod(run_command)
 
 
 class CheckpointCommand(FileCommand):

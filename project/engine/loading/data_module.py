@@ -166,7 +166,10 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def class_counts(self) -> list[int]:
         """The number of training images of each class; known after ``setup``."""
-        return self.splits["train"].labels.bincount(minlength=len(self.class_names)).tolist()
+        labels = self.splits["train"].labels
+        if labels.dim() > 1:
+            raise UserError("class_weights needs images of one class each")
+        return labels.bincount(minlength=len(self.class_names)).tolist()
 
     def stratified_split(
         self, labels: Sequence[int], fractions: Mapping[str, float]
