@@ -243,6 +243,14 @@ def test_batches_of_another_size_are_refused_which_would_repeat_or_skip_images(
     assert f"--data.batch_size is {size}, not 16, which cannot change when the run" in said
 
 
+@cases("option", "--model.optimizer.lr=0.5", "--monitor=val/loss")
+def test_what_decides_a_run_cannot_change_when_it_resumes(workplace, capsys, option):
+    stop_at(2)
+    said = one_line(lambda: fit(option), capsys)
+    assert "which cannot change when the run" in said
+    assert load(LAST)["global_step"] == 2
+
+
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")
 def test_no_two_batches_draw_alike(workplace):
     NoisyClassifier.drawn.clear()
