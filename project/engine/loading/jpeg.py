@@ -17,6 +17,7 @@ _SCAN = re.compile(
     rb"(\xff\xda\0(?:\x08\x01.{2}|\x0a\x02.{4}|\x0c\x03.{6}|\x0e\x04.{8}))...", re.DOTALL
 )
 _REMAINING = re.compile(r"(\d+) extraneous bytes before marker 0xd9")  # the end of the image
+_FEW_BYTES = 16  # damage mostly leaves more: the data of a block of pixels
 
 
 def decode_jpeg(
@@ -66,8 +67,8 @@ def _repaired(data: bytes, is_progressive: bool) -> bytes:
 def _read_repaired(data: bytes, read: Callable[..., NDArray[np.uint8]]) -> NDArray[np.uint8] | None:
     """Decodes a JPEG; an error if libjpeg's first warning may mean lost pixels.
 
-    Zeros may remain behind the last pixel, as padding. Other bytes remain where damage led the
-    decoder astray.
+    Bytes that remain behind the last pixel are harmless if they are few, or all the same. More
+    remain where damage led the decoder astray.
     """
     try:
         return read(data)
@@ -77,7 +78,9 @@ def _read_repaired(data: bytes, read: Callable[..., NDArray[np.uint8]]) -> NDArr
         except ValueError:  # PIL has the same decoder, and says what is wrong, or reads this kind
             return None
         remaining = _REMAINING.search(str(warning))
-        end = data.rfind(b"\xff\xd9")
-        if remaining is None or data[end - int(remaining[1]) : end].strip(b"\0"):
+        if remaining is None:
+            raise
+        behind = data[: data.rfind(b"\xff\xd9")][-int(remaining[1]) :]
+        if len(behind) > _FEW_BYTES and len({*behind}) > 1:
             raise
         return pixels
