@@ -4,6 +4,7 @@ import os
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from glob import escape
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -337,3 +338,20 @@ def sort_classes(names: Iterable[str]) -> list[str]:
     names = sorted(names)
     numbers = all(name.removeprefix("-").isdecimal() for name in names)
     return sorted(names, key=int) if numbers else names
+
+
+def split_tables(file: Path) -> Mapping[str, Path]:
+    """Finds the tables of splits: ``val.csv`` beside ``train.csv``, ``valid/x`` beside ``train/x``.
+
+    None if ``file`` is not that of ``train``, or there is no other.
+    """
+    if not file.is_file():
+        return {}
+    folder = file.absolute().parent
+    beside = {other.stem: other for other in folder.glob(f"*{file.suffix}")}
+    alike = {other.parent.name: other for other in folder.parent.glob(f"*/{escape(file.name)}")}
+    for name, tables in ((file.stem, beside), (folder.name, alike)):
+        splits = one_of_each_split(tables, folder)
+        if splits.get("train") == name and len(splits) > 1:
+            return {split: tables[name] for split, name in splits.items()}
+    return {}

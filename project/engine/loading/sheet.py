@@ -1,10 +1,10 @@
-"""Reads the columns of one file: CSV and its relatives, JSON lines or Parquet."""
+"""Reads the columns of one file: CSV and its relatives, JSON lines or Parquet; names of classes."""
 
 import codecs
 import csv
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import chain
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..errors import UserError, first_sentence, listed, printable
 from .decode import IMAGE_SUFFIXES
+from .scan import spelt
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 """The ends of the names of files that are surely tables."""
@@ -156,3 +157,39 @@ def _split(text: str, separator: str) -> list[tuple[int, list[str]]]:
     lines = StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=separator, quotechar=quote, skipinitialspace=True)
     return [(reader.line_num, row) for row in reader if row]
+
+
+def names_of_numbers(
+    labels: Collection[str], folders: Iterable[Path], sheet: Sheet
+) -> tuple[str, Mapping[str, str]]:
+    """Finds names for labels that are integers, in ``classes.txt`` or a JSON file.
+
+    Returns the name of that file, and a name for each label; nothing if there is no such file.
+    """
+    tables: dict[str, Mapping[str, str]] = {}
+    for folder in folders if all(map(str.isdecimal, labels)) else ():
+        for file in [*folder.glob("classes.txt"), *folder.glob("*.json")]:
+            names = _numbered_names(file, labels)
+            if names.keys() >= {*labels}:
+                tables[file.name] = {label: spelt(names[label]) for label in labels}
+    if len({tuple(sorted(names.items())) for names in tables.values()}) > 1:
+        raise sheet.error(f"{listed(tables)} name its classes differently; move the others away")
+    return next(iter(tables.items()), ("", {}))
+
+
+def _numbered_names(file: Path, labels: Collection[str]) -> Mapping[str, str]:
+    """Reads names by their numbers; lines without numbers count from 0, or from 1 if all do."""
+    text = file.read_text("utf-8-sig", errors="replace")
+    if file.suffix == ".txt":
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        numbered = [re.fullmatch(r"(\d+)[\s,:]+(.+)", line) for line in lines]
+        if all(numbered):
+            return {match[1]: match[2] for match in numbered if match}
+        first = 1 if str(len(lines)) in labels and "0" not in labels else 0
+        return {str(number): line for number, line in enumerate(lines, start=first)}
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {}
+    pairs = [*content.items()] if isinstance(content, dict) else []
+    return {number: name for number, name in pairs if isinstance(name, str)}

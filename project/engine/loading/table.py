@@ -1,12 +1,10 @@
 """Finds the image files that a table names, with their labels and, if it has them, splits."""
 
-import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from glob import escape
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +12,17 @@ from unicodedata import normalize
 
 from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
-from .layout import SPLIT_OF, FoundFiles, by_class, one_of_each_split, split_names, unlabelled
+from .layout import (
+    SPLIT_OF,
+    FoundFiles,
+    by_class,
+    split_names,
+    split_tables,
+    unlabelled,
+)
 from .paths import Paths, prefix_of
 from .scan import ImageScan, spelt
-from .sheet import Sheet, key_of, likely_labels, read_sheet
+from .sheet import Sheet, key_of, likely_labels, names_of_numbers, read_sheet
 from .splits import group_name
 
 _PATHS = (
@@ -70,7 +75,7 @@ class Table:
     ) -> None:
         self.columns, self.bands = columns or {}, bands
         self.group, self.label_from = group, label_from
-        self.files = _split_tables(file) or {"": file}
+        self.files = split_tables(file) or {"": file}
         folders = {table.parent for table in self.files.values()}
         self.root = root or (
             file.parent if len(folders) == 1 else Path(os.path.commonpath(folders))
@@ -180,7 +185,7 @@ class Table:
         if len(columns) == 1:
             labels = [label.strip() for label in sheet.columns[columns[0]]]
             folders = {sheet.file.parent, self.root}
-            source, names = _names_of_numbers({*labels}, folders, sheet)
+            source, names = names_of_numbers({*labels}, folders, sheet)
             if names:
                 self._notes.append(f"their names from {source}")
             return [names.get(label, label) for label in labels]
@@ -259,56 +264,3 @@ class Table:
 
 def _columns(names: Sequence[str]) -> str:
     return f"column{'s' if len(names) > 1 else ''} {listed(names, 5)}"
-
-
-def _split_tables(file: Path) -> Mapping[str, Path]:
-    """Finds the tables of splits: ``val.csv`` beside ``train.csv``, ``valid/x`` beside ``train/x``.
-
-    None if ``file`` is not that of ``train``, or there is no other.
-    """
-    if not file.is_file():
-        return {}
-    folder = file.absolute().parent
-    beside = {other.stem: other for other in folder.glob(f"*{file.suffix}")}
-    alike = {other.parent.name: other for other in folder.parent.glob(f"*/{escape(file.name)}")}
-    for name, tables in ((file.stem, beside), (folder.name, alike)):
-        splits = one_of_each_split(tables, folder)
-        if splits.get("train") == name and len(splits) > 1:
-            return {split: tables[name] for split, name in splits.items()}
-    return {}
-
-
-def _names_of_numbers(
-    labels: Collection[str], folders: Iterable[Path], sheet: Sheet
-) -> tuple[str, Mapping[str, str]]:
-    """Finds names for labels that are integers, in ``classes.txt`` or a JSON file.
-
-    Returns the name of that file, and a name for each label; nothing if there is no such file.
-    """
-    tables: dict[str, Mapping[str, str]] = {}
-    for folder in folders if all(map(str.isdecimal, labels)) else ():
-        for file in [*folder.glob("classes.txt"), *folder.glob("*.json")]:
-            names = _numbered_names(file, labels)
-            if names.keys() >= {*labels}:
-                tables[file.name] = {label: spelt(names[label]) for label in labels}
-    if len({tuple(sorted(names.items())) for names in tables.values()}) > 1:
-        raise sheet.error(f"{listed(tables)} name its classes differently; move the others away")
-    return next(iter(tables.items()), ("", {}))
-
-
-def _numbered_names(file: Path, labels: Collection[str]) -> Mapping[str, str]:
-    """Reads names by their numbers; lines without numbers count from 0, or from 1 if all do."""
-    text = file.read_text("utf-8-sig", errors="replace")
-    if file.suffix == ".txt":
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        numbered = [re.fullmatch(r"(\d+)[\s,:]+(.+)", line) for line in lines]
-        if all(numbered):
-            return {match[1]: match[2] for match in numbered if match}
-        first = 1 if str(len(lines)) in labels and "0" not in labels else 0
-        return {str(number): line for number, line in enumerate(lines, start=first)}
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return {}
-    pairs = [*content.items()] if isinstance(content, dict) else []
-    return {number: name for number, name in pairs if isinstance(name, str)}
