@@ -26,13 +26,15 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
     defaults = dict.fromkeys(
         ("trainer.logger", "trainer.enable_checkpointing", "trainer.enable_model_summary"), False
     )
-    trainer_options = (
-        "accelerator",
-        "devices",
-        "num_nodes",
-        "strategy",
-        "precision",
-        "limit_test_batches",
+    help_texts = {
+        "seed_everything": "Changes nothing but what is random in code of your own.",
+        "trainer.accelerator": "cpu, gpu or another one; by default what there is.",
+        "trainer.devices": "A number of devices, a list of their numbers, or auto.",
+        "trainer.limit_test_batches": "A number of batches, or a share from 0.0 to 1.0.",
+    }
+    hidden_options = (
+        *("flip", "cutout", "crop_scale", "class_balance"),
+        *("train_transforms", "batch_transforms"),
     )
     examples = (
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt",

@@ -44,18 +44,19 @@ class FitCLI(ProjectCLI, FitCommand):
         "trainer.default_root_dir": "runs",
         "trainer.enable_model_summary": False,
     }
-    trainer_options = (
-        "accelerator",
-        "devices",
-        "num_nodes",
-        "strategy",
-        "precision",
-        "max_epochs",
-        "accumulate_grad_batches",
-        "gradient_clip_val",
-        "callbacks",
-        "fast_dev_run",
-    )
+    help_texts = {
+        "seed_everything": "Decides all that is random; 0 by default.",
+        "trainer.accelerator": "cpu, gpu or another one; by default what there is.",
+        "trainer.devices": "A number of devices, a list of their numbers, or auto.",
+        "trainer.num_nodes": "Machines, by default those that torchrun or srun has started.",
+        "trainer.strategy": "How devices train together; by default ddp.",
+        "trainer.precision": "32-true, bf16-mixed or 16-mixed; by default the fastest.",
+        "trainer.max_epochs": "Ends training after this number of epochs.",
+        "trainer.accumulate_grad_batches": "Batches whose gradients make one step.",
+        "trainer.gradient_clip_val": "The largest norm of a step's gradients.",
+        "trainer.callbacks": "Callbacks to add, by the names of their classes.",
+        "trainer.fast_dev_run": "Tries one batch of each set, and writes nothing.",
+    }
     examples = (
         "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
         "python -m project.fit --config configs/cifar10_resnet9.yaml --trainer.max_epochs 5",

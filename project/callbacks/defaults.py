@@ -25,8 +25,7 @@ class DefaultCallbacks(CallbackOptions):
         images_per_second: Draws the speed of training as a curve, and prints its settings.
         first_batch: Draws the first training batch as the network sees it.
         confusion_matrix: Draws the confusion matrix of each evaluation.
-        confident_mistakes: Draws the test images that were classified wrongly with the greatest
-            confidence.
+        confident_mistakes: Draws the surest of the wrongly classified test images.
         metrics_csv: Writes ``metrics.csv``, a row for each epoch.
         plots: Draws curves, confusion matrix and classes into PNG files at the end.
     """

@@ -213,7 +213,6 @@ class ToyFit(FitCommand):
         "trainer.enable_model_summary": False,
     }
     examples = ()
-    trainer_options = ()
     data_in_help = ToyData
     progress_class = Callback
     added: Iterable[Callback] = ()

@@ -37,8 +37,10 @@ class Command(LightningCLI):
     """One sentence for ``--help``."""
     examples: Sequence[str]
     """Command lines for ``--help``."""
-    trainer_options: Sequence[str]
-    """Options of the Trainer that ``--help`` shows, without ``--trainer.``."""
+    help_texts: Mapping[str, str] = {}
+    """Lightning's options that ``--help`` shows, by their names, and what it says of them."""
+    hidden_options: Sequence[str] = ()
+    """Options of the data that ``--help`` leaves out, without ``--data.``."""
     build_model: Callable[..., LightningModule]
     """The base class of models, or a function of options that returns a model."""
     data_class: type[LightningDataModule]
@@ -131,13 +133,17 @@ class Command(LightningCLI):
             for option in options
             if not str(option.help).startswith("Advanced:")
         }
-        hidden = {*("config", "trainer", "callbacks", "data", "model", "model.ckpt_path"), *FOLLOWS}
+        for name, text in self.help_texts.items():
+            usual[name].help = text
+        groups = ("config", "print_config", "trainer", "callbacks", "data", "model")
+        hidden = {*groups, "model.ckpt_path", *FOLLOWS}
+        hidden |= {f"data.{name}" for name in self.hidden_options}
         names = [name for name in usual if name not in hidden and not name.endswith("help")]
         modules = ", ".join(cls.__name__ for cls in candidates(self.data_class))
         data = textwrap.fill(f"data; --data takes a folder, or {modules}", 100)
         sections = {
             "command": [name for name in names if "." not in name],
-            "trainer, the options used most": [f"trainer.{name}" for name in self.trainer_options],
+            "trainer, the options used most": _of_group("trainer", self.help_texts),
             "callbacks; false switches one off": _of_group("callbacks", names),
             data: _of_group("data", names),
             "model; --model takes a class of your own": _of_group("model", names),

@@ -40,7 +40,7 @@ class CommandParser(ArgumentParser):
 
     def add_import(self) -> None:
         """Adds ``--import``, whose modules are imported as it is parsed."""
-        text = "Module of your own that defines the checkpoint's model, network or data module"
+        text = "Your module of the checkpoint's model, network or data"
         self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
 
     def known(self) -> set[str]:

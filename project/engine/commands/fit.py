@@ -48,7 +48,7 @@ class CallbackOptions:
         last_checkpoint: Keeps ``last.ckpt``, to resume from, and saves when it is stopped.
         best_checkpoint: Keeps ``best.ckpt``, chosen by ``--monitor``; without it, that is the end
             of training.
-        stop_on_non_finite: Stops before a loss or gradient that is not finite reaches the weights.
+        stop_on_non_finite: Stops before a number that is not finite reaches the weights.
     """
 
     last_checkpoint: LastCheckpoint | bool = True
@@ -95,7 +95,7 @@ class FitCommand(Command):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the run's own options, and links the model to the data."""
         super().add_arguments_to_parser(parser)
-        name = "The run's folder under runs/, by default derived from data, model and time."
+        name = "The run's folder below runs/; by default from data, model and time."
         monitor = "The validation metric that best.ckpt is chosen by."
         mode = "min or max: the best value of this metric; by default the metric's own."
         parser.add_argument("--name", type=str | None, help=name)

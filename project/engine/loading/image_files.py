@@ -38,8 +38,8 @@ class ImageFilesDataModule(ResizedDataModule):
             ``image_size`` if ``fit`` is not ``crop``.
         group: Finds a file's group, such as ``patient[0-9]+``, which stays in one split. A regular
             expression, searched in the path below the root; or the name of a table's column.
-        label_from: Finds a file's class, such as ``([a-z]+)_[0-9]+`` of ``pug_12.jpg``, in place of
-            folders of classes or a column. A regular expression, searched likewise.
+        label_from: Finds a file's class, such as ``([a-z]+)_[0-9]+`` of ``pug_12.jpg``. A regular
+            expression, searched likewise, in place of folders of classes or a column.
         folds: Cross-validates: the test set is one of that many parts of the images. Over all
             folds, each image is tested once.
         fold: The part, from 1.

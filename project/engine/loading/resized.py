@@ -18,7 +18,7 @@ class ResizedDataModule(ImageDataModule):
     """Images of any size, resized in loader workers.
 
     Args:
-        image_size: The width in pixels of the square that the network sees, by default 224.
+        image_size: The pixels of each side that the network sees, by default 224.
             Pretrained weights bring their own, with ``resize``, ``interpolation``, ``mean`` and
             ``std``.
         fit: How an image becomes a square: ``crop``, ``pad`` or ``squash``. ``crop``, the default,
