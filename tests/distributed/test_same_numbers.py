@@ -298,4 +298,5 @@ def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_we
         assert distance(first["after"], second["after"]) == 0
         moved = distance(alone["before"], alone["after"])
         assert moved > 0.01
-        assert distance(first["after"], alone["after"]) < 1e-2 * moved
+        # half batches round otherwise, by the CPU's instructions; a wrong mean differs by half
+        assert distance(first["after"], alone["after"]) < 5e-2 * moved
