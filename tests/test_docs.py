@@ -56,13 +56,14 @@ COMMANDS = sorted({command for page in PAGES for command in commands(page)})
 FITS = [command for command in COMMANDS if "-m project.fit" in command]
 PRINTING = [command for command in FITS if "--help" in command or "--print_config" in command]
 TRAINING = [command for command in FITS if command not in PRINTING]
+PACKAGE = FitCLI.__module__.partition(".")[0]
 TEXT = "".join(page.read_text() for page in PAGES)
 
 
 def named(module: str):
     """A test of each command that runs this module."""
     return pytest.mark.parametrize(
-        "command", [command for command in COMMANDS if f"-m project.{module}" in command]
+        "command", [command for command in COMMANDS if f"-m {PACKAGE}.{module}" in command]
     )
 
 

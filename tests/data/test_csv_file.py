@@ -361,6 +361,16 @@ def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(ro
         module(root / "t.parquet").files()
 
 
+def test_a_label_that_is_no_number_is_missing(root):
+    pyarrow = pytest.importorskip("pyarrow", reason="of the extra tables")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    paths = [str(path.relative_to(root)) for path in sorted(root.rglob("*.jpg"))]
+    labels = [float("nan"), *[1.0] * (len(paths) - 1)]
+    parquet.write_table(pyarrow.table({"file": paths, "label": labels}), root / "t.parquet")
+    with pytest.raises(UserError, match="line 1: it must have a path and a label"):
+        module(root / "t.parquet").files()
+
+
 def test_without_pyarrow_one_line_says_what_to_install(root, monkeypatch):
     (root / "t.parquet").touch()
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..errors import UserError, listed
+from ..errors import UserError, first_sentence, listed
 from .layout import one_of_each_split, sort_classes, unlabelled
 from .sheet import Sheet, likely_labels
 
@@ -27,9 +27,12 @@ def open_hugging_face(name: str, subset: str | None = None) -> "Dataset | Datase
             ' pip install --editable ".[datasets]"'
         ) from error
     folder = Path(name).expanduser()
-    if any((folder / written).is_file() for written in ("dataset_dict.json", "state.json")):
-        return datasets.load_from_disk(folder)
-    return datasets.load_dataset(str(folder) if folder.is_dir() else name, subset)
+    try:
+        if any((folder / written).is_file() for written in ("dataset_dict.json", "state.json")):
+            return datasets.load_from_disk(folder)
+        return datasets.load_dataset(str(folder) if folder.is_dir() else name, subset)
+    except (FileNotFoundError, ConnectionError) as error:
+        raise UserError(f"--data hf:{name}: {first_sentence(error)}") from error
 
 
 class FeatureDataset:

@@ -79,7 +79,7 @@ def read_sheet(file: Path) -> Sheet:
 
 def _sheet_of_columns(file: Path, columns: Mapping[str, Iterable[object]]) -> Sheet:
     texts = {
-        name: ["" if value is None else str(value) for value in values]
+        name: ["" if value is None or value != value else str(value) for value in values]  # NaN
         for name, values in columns.items()
     }
     count = len(next(iter(texts.values()), ()))

@@ -132,9 +132,10 @@ def group_name(expression: str, path: str, option: str = "--data.group") -> str:
         match = re.search(spelt(expression), spelt(path))
     except re.error as error:
         raise UserError(f"{option}: '{expression}' is no regular expression ({error})") from error
-    if match is None:
+    name = match and match[min(1, match.re.groups)]
+    if name is None:
         raise UserError(f"{option}: '{expression}' finds nothing in '{printable(path)}'")
-    return match[min(1, match.re.groups)] or ""
+    return name
 
 
 def _rank(seed: int, name: str) -> float:

@@ -25,6 +25,8 @@ from tests.conftest import cases
 from tests.distributed.processes import environment
 from tests.small import small
 
+PACKAGE = FitCLI.__module__.partition(".")[0]
+
 MISSING = ModuleNotFoundError("No module named 'shiny'", name="shiny")
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -102,7 +104,7 @@ def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_ra
 
 
 def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch, capsys):
-    assert TRACEBACK == "PROJECT_TRACEBACK"
+    assert f"{PACKAGE.upper()}_TRACEBACK" == TRACEBACK
     monkeypatch.setenv(TRACEBACK, "1")
     with pytest.raises(UserError), one_line_errors():
         raise UserError("wrong path")
@@ -182,7 +184,7 @@ def test_help_imports_neither_torch_nor_lightning(module):
         import runpy, sys
         sys.argv = ["x", "--help"]
         try:
-            runpy.run_module("project.{module}", run_name="__main__", alter_sys=True)
+            runpy.run_module("{PACKAGE}.{module}", run_name="__main__", alter_sys=True)
         except SystemExit as end:
             assert not end.code
         assert not {{"torch", "lightning"}} & {{*sys.modules}}
