@@ -190,6 +190,21 @@ def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_fro
     assert all(torch.equal(state[name], trained[name]) for name in kept)
 
 
+class Best:
+    """A type that cannot be loaded safely."""
+
+
+def test_a_file_of_other_types_is_named_with_the_line_that_converts_it(tmp_path, monkeypatch):
+    weights = Wrapped(7).state_dict()
+    torch.save({"model": weights, "best": Best()}, file := tmp_path / "script.pth")
+    with pytest.raises(UserError, match=rf"contains {__name__}\.Best, which cannot be") as caught:
+        read_weights(file)
+    monkeypatch.chdir(tmp_path)
+    exec(str(caught.value).split('python -c "')[1].removesuffix('"'), {})
+    converted = read_weights("weights.pth").tensors
+    assert all(torch.equal(value, weights[name]) for name, value in converted.items())
+
+
 def test_a_safetensors_file_will_do(tmp_path):
     trained = {name: value + 1 for name, value in Wrapped(7).state_dict().items()}
     save_file(trained, tmp_path / "weights.safetensors")

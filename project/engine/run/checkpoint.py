@@ -11,6 +11,7 @@ import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,7 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
-from torch.serialization import safe_globals
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from ..errors import UserError, first_sentence, listed, printable
 from ..preprocessing import Preprocessing, is_preprocessing
@@ -194,8 +195,13 @@ def read_weights(source: str | Path) -> Weights:
         UserError: The file is missing or damaged, or has no or several such dicts.
     """
     path = fetch_weights(str(source)) if is_address(source) else Path(source)
-    with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
-        content = _read(path)
+    try:
+        with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
+            content = _read(path)
+    except UserError as error:
+        if names := _unsafe_types(path):
+            raise UserError(_conversion(path, names)) from error
+        raise
     about = content[ABOUT] if _has_description(content) else {}
     return Weights(_tensors_of(content, path), about.get("preprocessing"))
 
@@ -242,10 +248,29 @@ def _read(path: str | Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises all kinds
         raise UserError(
-            f"'{path}' is damaged or cannot be read safely ({first_sentence(error)}); of one that"
-            " you trust, save the weights alone: torch.save(torch.load(FILE,"
-            " weights_only=False)['state_dict'], 'weights.pth')"
+            f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})"
         ) from error
+
+
+def _unsafe_types(path: str | Path) -> list[str]:
+    """Names the types in a file that cannot be loaded safely, as far as it can be read."""
+    with suppress(Exception):  # a damaged file raises all kinds
+        return sorted(get_unsafe_globals_in_checkpoint(path))
+    return []
+
+
+def _conversion(path: str | Path, names: list[str]) -> str:
+    """Says which types a file contains, and the line of Python that saves its weights alone."""
+    weights = f"torch.load('{path}', weights_only=False)"
+    if any(name.startswith("torch.nn.modules.") for name in names):  # a whole network
+        weights += ".state_dict()"
+    else:
+        tensors = "isinstance(v, dict) and all(map(torch.is_tensor, v.values()))"
+        weights = f"{{k: v for k, v in {weights}.items() if {tensors}}}"
+    return (
+        f"'{path}' contains {', '.join(names[:3])}, which cannot be loaded safely; if you trust the"
+        f" file, convert it: python -c \"import torch; torch.save({weights}, 'weights.pth')\""
+    )
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

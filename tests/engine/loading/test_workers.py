@@ -37,6 +37,14 @@ def test_a_batch_that_cannot_be_sent_ends_the_run(setup):
     assert "docker run --shm-size" in done.stderr
 
 
+def test_a_long_temporary_folder_is_no_hindrance(tmp_path):
+    long = tmp_path / ("a" * 100)
+    long.mkdir()
+    command = [sys.executable, "-c", LOADS.format(setup="")]
+    environment = os.environ | {"TMPDIR": str(long)}
+    subprocess.run(command, env=environment, timeout=120, check=True, capture_output=True)
+
+
 def test_a_worker_that_was_killed_is_one_line(capsys):
     data = attached(Noise(num_workers=1, batch_size=8))
 
