@@ -13,10 +13,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-import yaml
-
 from ..errors import UserError, printable, require
 from .files import whole_file
+from .safe_yaml import read_yaml
 
 CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
@@ -58,8 +57,8 @@ class RunFolder:
         Raises:
             UserError: Another option has changed that decides what a run is.
         """
-        before = _options(self.config.read_text())
-        now = _options(config)
+        before = _options(self.config.read_text(), self.config)
+        now = _options(config, "--config")
         changes = {
             name: f"{name} is {value}, not {before[name]}"
             for name, value in now.items()
@@ -142,9 +141,9 @@ class RunFolder:
             os.close(self._held)
 
 
-def _options(config: str) -> dict[str, object]:
+def _options(config: str, source: object) -> dict[str, object]:
     """Returns the options in a config that decide what a run is, by name."""
-    values = yaml.safe_load(config)
+    values: Any = read_yaml(config, str(source))
     options = {f"--{name}": values[name] for name in ("monitor", "mode", "seed_everything")}
     for part in ("model", "data"):
         options[f"--{part}"] = values[part]["class_path"]

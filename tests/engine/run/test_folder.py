@@ -90,6 +90,16 @@ def test_a_link_to_itself_and_a_named_pipe_are_refused(run, name):
         run.create()
 
 
+def test_aliases_that_multiply_in_the_config_of_a_run_are_refused(run):
+    run.create()
+    levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 6)]
+    part = "{class_path: a, init_args: {}}"
+    plain = f"monitor: a\nmode: max\nmodel: {part}\ndata: {part}\nseed_everything: "
+    run.config.write_text("\n".join(["l0: &l0 [x]", *levels, f"{plain}*l5"]))
+    with pytest.raises(UserError, match=r"config\.yaml cannot be read: its aliases multiply"):
+        run.changed_options(f"{plain}0")
+
+
 def test_a_run_is_finished_when_its_metrics_are_written(run):
     metrics = {
         "test": {"accuracy": 0.1 + 0.2, "classes": ["日本", "b"], "counts": [[1, 2], [3, 4]]},
