@@ -13,8 +13,8 @@ class ExportCLI(ExportCommand):
     module = "project.export"
     description = (
         "Writes a checkpoint as one file that classifies without this project, with normalisation,"
-        " softmax and class names inside, or as a folder for timm and the Hugging Face Hub; runs it,"
-        " and compares it with the checkpoint. Ends with code 0 if they agree; otherwise writes"
+        " softmax and class names inside, or as a folder for timm and the Hugging Face Hub; runs"
+        " it, and compares it with the checkpoint. Ends with code 0 if they agree; otherwise writes"
         " nothing and ends with code 2."
     )
     example = "runs/mine/checkpoints/best.ckpt --output mine.onnx"

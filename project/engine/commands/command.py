@@ -177,6 +177,14 @@ class OutputFile:
         self.path = Path(path or str(default))
         self._option = option
 
+    def require_new(self, overwrite: bool) -> None:
+        """Checks that the file is not there, unless it may be replaced, and can be written."""
+        if self.path.exists() and not overwrite:
+            raise UserError(
+                f"{self._option}: '{self.path}' is there already; --overwrite replaces it"
+            )
+        self.require_writable()
+
     def require_writable(self) -> None:
         """Checks that the file can be written, and leaves it as it is."""
         is_new = not self.path.exists()

@@ -1,4 +1,4 @@
-"""Workings of ``export``: ONNX, a program of ``torch.export`` or a folder, compared with the checkpoint."""
+"""Workings of ``export``: a file or folder of a checkpoint, compared with the checkpoint."""
 
 import io
 import json
@@ -34,13 +34,13 @@ CardOf = Callable[[Any, dict[str, Any], str, dict[str, Any]], str]
 """Describes a model in Markdown, see ``ExportCommand.card``."""
 
 TOLERANCE = 1e-4
-"""The largest difference of a probability from the checkpoint's; float32 on other kernels differs by less than 1e-5."""
+"""The largest difference of a probability; float32 on other kernels differs by less than 1e-5."""
 _COMPARED = 128  # images, at most
 _BATCH = 16
 
 
 class Exported(NamedTuple):
-    """An exported file, the images that it was compared on, and the largest difference of a probability."""
+    """An exported file, the images that it was compared on, and the largest difference."""
 
     path: Path
     model: Any
@@ -67,12 +67,8 @@ def export_model(
     if is_folder:
         with output.one_line_errors():
             hub.require_free(output.path, options.overwrite)
-    elif output.path.exists() and not options.overwrite:
-        raise UserError(
-            f"--output: '{output.path}' is there already; give another name, or --overwrite"
-        )
     else:
-        output.require_writable()
+        output.require_new(options.overwrite)
     write, load, packages = _FORMATS[ending]
     for package in packages:
         import_module(package)  # names the one that is missing, before any work
@@ -92,8 +88,8 @@ def export_model(
         difference = (expected.double() - computed.double()).abs().max().item()
         if not difference <= TOLERANCE:  # nan, too
             raise UserError(
-                "the exported file does not compute what the checkpoint does: probabilities differ by"
-                f" up to {difference:.2g}, so nothing was written"
+                "the exported file does not compute what the checkpoint does: probabilities differ"
+                f" by up to {difference:.2g}, so nothing was written"
             )
         if is_folder:
             hub.write_card(partial, card_of(model, *hub.facts(Path(options.checkpoint))))
@@ -101,7 +97,7 @@ def export_model(
 
 
 def generated_images(preprocessing: Preprocessing, count: int = 32) -> Tensor:
-    """Generates images (N, channels, crop, crop) of blurred noise with much contrast and with little."""
+    """Generates blurred noise, (N, channels, crop, crop), with much contrast and with little."""
     images = empty_images(count, preprocessing).contiguous()
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(*images.shape[:2], 6, 6, generator=generator)
@@ -136,7 +132,7 @@ def trace(network: nn.Module, preprocessing: Preprocessing) -> ExportedProgram:
 
 
 def metadata(model: Any) -> dict[str, str]:
-    """Returns class names, thresholds, attributes and preprocessing for an exported file: text as it is, all else as JSON."""
+    """Returns names, thresholds and preprocessing for a file: text as it is, all else as JSON."""
     defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
     about = {**defaults, "class_names": model.class_names, **model.preprocessing}
     for name in ("thresholds", "attributes"):

@@ -1,4 +1,4 @@
-"""Workings of ``export --output FOLDER/``: a folder that timm loads, from a disk or from the Hugging Face Hub."""
+"""Workings of ``export --output FOLDER/``: a folder that timm loads, from a disk or the Hub."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def is_folder(output: str) -> bool:
 
 
 def require_free(folder: Path, overwrite: bool) -> None:
-    """Raises a UserError if a folder has other files than an export, or any without ``overwrite``."""
+    """Refuses a folder that has other files than an export, or any without ``overwrite``."""
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if others := names - _FILES:
         raise UserError(f"--output: '{folder}' has other files, as '{min(others)}'; name a new one")

@@ -71,7 +71,6 @@ def label_files(model_class: Any, options: Namespace) -> int:
         with RowWriter.open(target, columns, append=is_resumed) as writer, vectors as vector_file:
             labeller = Labeller(model, options, left, writer, earlier, vector_file)
             code = _run(trainer, labeller)
-            labeller.progress.close()
     except BrokenPipeError:  # as where head has seen enough
         return _PIPE_CLOSED
     broken = f"; {labeller.unreadable:,} cannot be read, as the column 'error' says"
@@ -234,9 +233,7 @@ def _embeddings_of(options: Namespace) -> OutputFile | None:
 
 def _new_file(option: str, path: str, may_exist: bool) -> OutputFile:
     output = OutputFile(option, path)
-    if output.path.exists() and not may_exist:
-        raise UserError(f"{option}: '{output.path}' is there already; --overwrite replaces it")
-    output.require_writable()
+    output.require_new(may_exist)
     return output
 
 

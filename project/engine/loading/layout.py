@@ -343,7 +343,7 @@ def sort_classes(names: Iterable[str]) -> list[str]:
 def split_tables(file: Path) -> Mapping[str, Path]:
     """Finds the tables of splits: ``val.csv`` beside ``train.csv``, ``valid/x`` beside ``train/x``.
 
-    None if ``file`` is not that of ``train``, or there is no other.
+    Empty if ``file`` is not that of ``train``, or there is no other.
     """
     if not file.is_file():
         return {}
