@@ -1,6 +1,9 @@
-"""A data module of noise, augmented."""
+"""A data module of noise, augmented, and files of Parquet."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from project.data.augmentation import AugmentedDataModule
 from project.engine import ArrayDataset
@@ -19,3 +22,10 @@ class NoiseDataModule(AugmentedDataModule):
 
     def load(self) -> dict[str, ArrayDataset]:
         return noise_splits(**self.sizes)
+
+
+def write_parquet(file: Path, columns: dict[str, Any]) -> Path:
+    """Writes columns, where the extra is installed that reads them."""
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra tables is not installed")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), file)
+    return file

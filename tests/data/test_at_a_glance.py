@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import QUIET, ROOT, SLIM, TINY_TRAINER, fit, write_coco
+from tests.data.stubs import write_parquet
 from tests.data.test_hugging_face import save_parquet, save_splits
 from tests.engine.loading.image_files import noise
 
@@ -46,9 +47,8 @@ def one_hot(number: int) -> str:
 
 
 def parquet_of_paths() -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="the extra tables is not installed")
     files = {"file": [f"img/{i}.jpg" for i in range(12)], "label": [i % 2 for i in range(12)]}
-    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(files), "labels.parquet")
+    write_parquet(Path("labels.parquet"), files)
 
 
 def arrays() -> dict[str, Any]:

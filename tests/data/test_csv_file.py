@@ -12,7 +12,7 @@ import torch
 from project.data import CSVDataModule, FolderDataModule
 from project.engine.errors import UserError
 from tests.conftest import cases
-from tests.data.stubs import attached
+from tests.data.stubs import attached, write_parquet
 from tests.engine.loading.image_files import noise, write_folder
 
 CLASSES = {"rose": 12, "daisy": 12}
@@ -349,26 +349,21 @@ def test_a_folder_without_classes_names_the_command_that_reads_its_table(root):
 
 
 def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(root):
-    pyarrow = pytest.importorskip("pyarrow", reason="the extra tables is not installed")
-    parquet = pytest.importorskip("pyarrow.parquet")
     paths, labels = zip(*rows_of(root), strict=True)
-    parquet.write_table(pyarrow.table({"file": paths, "label": labels}), root / "t.parquet")
+    file = write_parquet(root / "t.parquet", {"file": paths, "label": labels})
     plain = module(write(root / "plain.csv", rows_of(root)))
-    assert listed(module(root / "t.parquet")) == listed(plain)
-    images = pyarrow.table({"image": [{"bytes": b"", "path": ""}], "label": [0]})
-    parquet.write_table(images, root / "t.parquet")
+    assert listed(module(file)) == listed(plain)
+    write_parquet(file, {"image": [{"bytes": b"", "path": ""}], "label": [0]})
     with pytest.raises(UserError, match="holds the images themselves; --data hf:FOLDER reads it"):
-        module(root / "t.parquet").files()
+        module(file).files()
 
 
 def test_a_label_that_is_no_number_is_missing(root):
-    pyarrow = pytest.importorskip("pyarrow", reason="of the extra tables")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    paths = [str(path.relative_to(root)) for path in sorted(root.rglob("*.jpg"))]
+    paths, _ = zip(*rows_of(root), strict=True)
     labels = [float("nan"), *[1.0] * (len(paths) - 1)]
-    parquet.write_table(pyarrow.table({"file": paths, "label": labels}), root / "t.parquet")
+    file = write_parquet(root / "t.parquet", {"file": paths, "label": labels})
     with pytest.raises(UserError, match="line 1: it must have a path and a label"):
-        module(root / "t.parquet").files()
+        module(file).files()
 
 
 def test_without_pyarrow_one_line_says_what_to_install(root, monkeypatch):

@@ -176,6 +176,5 @@ def test_columns_of_other_types_are_refused_by_name(tmp_path):
 
 
 def test_a_folder_without_images_is_refused_in_one_line(tmp_path):
-    pytest.importorskip("datasets", reason="of the extra of that name")
     with pytest.raises(UserError, match=r"^--data hf:[^\n]+$"):
         _ = HuggingFaceDataModule(str(tmp_path)).class_names
