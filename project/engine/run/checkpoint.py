@@ -195,6 +195,7 @@ def read_weights(source: str | Path) -> Weights:
         UserError: The file is missing or damaged, or has no or several such dicts.
     """
     path = fetch_weights(str(source)) if is_address(source) else Path(source)
+    _require_file(path)
     try:
         with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
             content = _read(path)
@@ -229,12 +230,16 @@ def _is_state_dict(content: object) -> bool:
     )
 
 
-def _read(path: str | Path) -> Any:
-    """Reads a file of torch's; a compressed one could fill the memory."""
+def _require_file(path: str | Path) -> None:
     if not Path(path).is_file():  # opening a named pipe would wait for ever
         raise UserError(
             f"there is no file '{path}'; runs keep theirs in runs/NAME/checkpoints/best.ckpt"
         )
+
+
+def _read(path: str | Path) -> Any:
+    """Reads a file of torch's; a compressed one could fill the memory."""
+    _require_file(path)
     try:
         if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
             with zipfile.ZipFile(path) as archive:
