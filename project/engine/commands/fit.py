@@ -21,7 +21,7 @@ from ..errors import LocalError, NonFiniteError, UserError, listed
 from ..hardware import best_precision, tune_malloc
 from ..run.checkpoint import (
     ABOUT,
-    read_checkpoint,
+    About,
     read_newest,
     require_same_classes,
     with_atomic_writes,
@@ -171,12 +171,12 @@ class FitCommand(Command):
         if trainer.local_rank == 0:  # before the run's folder exists: a failed download leaves none
             data.prepare_data()
         try:
-            self._train_and_test(self._open_run())
+            best = self._train_and_test(self._open_run())
         except BaseException as error:
             self._say_how_to_resume(error)
             raise
         if trainer.is_global_zero:
-            self.show_results(self._write_metrics())
+            self.show_results(self._write_metrics(best))
 
     def _open_run(self) -> str | None:
         """Prepares the folder and returns the checkpoint to resume from, if there is one."""
@@ -216,7 +216,7 @@ class FitCommand(Command):
         self.note(f"continuing {run.path} in {step}{news}")
         return str(path)
 
-    def _train_and_test(self, resume: str | None) -> None:
+    def _train_and_test(self, resume: str | None) -> About:
         trainer, model, data = self.trainer, self.model, self.datamodule
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         if trainer.global_step == 0:
@@ -235,7 +235,7 @@ class FitCommand(Command):
             trainer.save_checkpoint(best)
             trainer.strategy.checkpoint_io.teardown()  # a background writer has written it then
             trainer.strategy.barrier()
-        evaluate_best(trainer, model, data, best)
+        return evaluate_best(trainer, model, data, best)
 
     def _say_how_to_resume(self, error: BaseException) -> None:
         """Says how to resume a run that was stopped, or adds it to an error of the machine."""
@@ -249,8 +249,7 @@ class FitCommand(Command):
         elif isinstance(error, LocalError | OSError) and not isinstance(error, NonFiniteError):
             error.add_note(advice)  # such as to a full disk or a broken file
 
-    def _write_metrics(self) -> dict[str, Any]:
-        best = read_checkpoint(self.run.best)[ABOUT]
+    def _write_metrics(self, best: About) -> dict[str, Any]:
         metrics = {
             "checkpoint": str(self.run.best.relative_to(self.run.path)),
             "epoch": best["epoch"] + 1,

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from ..errors import UserError, listed
-from ..run.checkpoint import ABOUT, read_checkpoint
+from ..run.checkpoint import ABOUT, About, read_checkpoint
 from ..run.progress import note
 from .opening import restore_weights
 
@@ -98,16 +98,17 @@ def selection(trainer: Trainer) -> dict[str, str] | None:
 
 def evaluate_best(
     trainer: Trainer, model: "ClassifierModule", data: LightningDataModule, path: str
-) -> None:
-    """Tests the weights of a checkpoint, and checks that no callback has changed them.
+) -> About:
+    """Tests the weights of a checkpoint, and returns what it says about itself.
 
-    Not by Lightning's ``ckpt_path``: callbacks would take part, and those that average weights put
-    the raw ones back.
+    Checks that no callback has changed the weights. Lightning's ``ckpt_path`` will not do: callbacks
+    would take part, and those that average weights put the raw ones back.
     """
     checkpoint = read_checkpoint(path)
     weights = checkpoint["state_dict"]
     restore_weights(model, weights, path)
-    model.thresholds = checkpoint[ABOUT].get("thresholds")
+    about: About = checkpoint[ABOUT]
+    model.thresholds = about.get("thresholds")
     # where Lightning has logged their validation
     model.weights_step = checkpoint["global_step"] - 1
     trainer.test(model, datamodule=data, verbose=False)
@@ -118,3 +119,4 @@ def evaluate_best(
                 f" '{path}'; leave the callback out and measure it with"
                 f" python -m {__package__.split('.')[0]}.evaluate {shlex.quote(path)}"
             )
+    return about
