@@ -24,6 +24,7 @@ from project.engine import FitCommand
 from project.model import ImageClassifier
 from project.model.networks import is_path
 from project.model.pretrained import follow_weights
+from project.model.schedules import follow_length
 
 BUILT_IN = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
 
@@ -67,8 +68,9 @@ class FitCLI(ProjectCLI, FitCommand):
     first_callbacks = (MetricsCSV,)
 
     def prepare_options(self, config: Namespace, resumed: Sequence[Path]) -> None:
-        """Prepares images as pretrained weights require."""
+        """Prepares images as pretrained weights require, and chooses a schedule without a length."""
         follow_weights(config, resumed)
+        follow_length(config, self.named_options)
 
     def show_results(self, metrics: dict[str, Any]) -> None:
         """Prints the final metrics, the best checkpoint, and what to do next."""

@@ -1,5 +1,6 @@
 """A step of yours reads nothing from its device, and schedules look at metrics that are there."""
 
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
 
 from project.engine import ClassifierModule
+from tests.conftest import ONE_CPU, QUIET, SLIM, TINY_DATA, fit
 from tests.engine.toy import SmallNetwork, cases
 from tests.small import one_line, small
 
@@ -115,3 +117,20 @@ def test_a_schedule_looks_at_a_metric_when_it_was_measured_or_is_refused_before_
         said = one_line(lambda: small(*options), capsys)
         assert said.startswith(f"error: ReduceLROnPlateau watches {monitor}, which is not measured")
         assert not [*RUN.rglob("*.ckpt")]
+
+
+def test_where_a_time_alone_ends_training_the_default_schedule_needs_no_length(
+    workplace, monkeypatch, capsys
+):
+    clock = SimpleNamespace(monotonic=count().__next__)  # a second passes whenever it is read
+    monkeypatch.setattr("lightning.pytorch.callbacks.timer.time", clock)
+    timed = [*TINY_DATA, *ONE_CPU, *QUIET, *SLIM, "--trainer.max_time=00:00:00:07"]
+    cli = fit(*timed, "--name=run", "--model.optimizer.lr=0.02")
+    assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0.02
+    assert capsys.readouterr().err.count("the learning rate is constant") == 1
+    again = fit("--config=runs/run/config.yaml", "--name=again")
+    assert again.trainer.global_step == cli.trainer.global_step > 0
+    assert "the learning rate is constant" not in capsys.readouterr().err
+    for chosen in ("--model.lr_scheduler=CosineWithWarmup", "--model.lr_scheduler.lrf=0"):
+        said = one_line(lambda: fit(*timed, chosen), capsys)  # noqa: B023  # called at once
+        assert "must know where training ends" in said

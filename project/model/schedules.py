@@ -1,19 +1,22 @@
 """Learning-rate schedules: the default, and the length of training for any that asks for it."""
 
 import math
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal, cast
 
+from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.cli import LRSchedulerCallable
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import LRSchedulerConfigType
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from project.engine import UserError
+from project.engine import UserError, note
 from project.model.optimizers import explained
 
 Interval = Literal["epoch", "step"]
@@ -110,6 +113,20 @@ def build_schedule(
         monitor = getattr(scheduler, "monitor", "val/loss")  # of Lightning's own subclass
         config |= {"monitor": monitor, "frequency": _measured_every(monitor, trainer, interval)}
     return config
+
+
+def follow_length(config: Any, named_options: Collection[str]) -> None:
+    """Replaces the default schedule, which lasts as long as training, where that is unknown."""
+    trainer, model = config.trainer, config.model.init_args
+    is_named = any(f"{name}.".startswith("model.lr_scheduler.") for name in named_options)
+    needs_length = CosineWithWarmup.__name__ in str(model.get("lr_scheduler"))
+    if trainer.max_epochs == trainer.max_steps == -1 and needs_length and not is_named:
+        path = f"{ConstantLR.__module__}.{ConstantLR.__name__}"
+        model.lr_scheduler = Namespace(class_path=path, init_args=Namespace(factor=1.0))
+        rank_zero_only(note)(
+            "the learning rate is constant, as no number of epochs or steps is given; with"
+            " --trainer.max_epochs, too, it falls by CosineWithWarmup"
+        )
 
 
 def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:

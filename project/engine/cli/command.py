@@ -112,15 +112,16 @@ class Command(LightningCLI):
         for key in specs.keys() & MODEL_BASES.keys():
             specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
         parser.set_defaults(specs)
-        names = line.names
-        require_known(names, parser, classes)
+        self.named_options = line.names | classes.keys()
+        require_known(self.named_options, parser, classes)
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]
-        if "trainer.max_epochs" not in names and (trainer.max_steps != -1 or trainer.max_time):
-            trainer.max_epochs = None  # our default gives way
+        is_limited = trainer.max_steps != -1 or trainer.max_time
+        if is_limited and "trainer.max_epochs" not in self.named_options:
+            trainer.max_epochs = -1  # our default gives way
 
     def short_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help``: the options that most people need."""

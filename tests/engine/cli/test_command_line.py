@@ -206,9 +206,9 @@ def test_values_are_read_as_yaml_1_2_reads_them():
 
 @cases(
     "options epochs",
-    ("--trainer.max_steps=100", None),
-    ("--trainer.max_time=00:00:10:00", None),
-    ("--config={trainer: {max_steps: 100}}", None),
+    ("--trainer.max_steps=100", -1),
+    ("--trainer.max_time=00:00:10:00", -1),
+    ("--config={trainer: {max_steps: 100}}", -1),
     ("--trainer.max_steps=100 --trainer.max_epochs=3", 3),
     ("--trainer.max_steps=-1", FitCLI.defaults["trainer.max_epochs"]),
     ("--trainer.min_epochs=2", FitCLI.defaults["trainer.max_epochs"]),
