@@ -15,6 +15,7 @@ from pathlib import Path
 
 from seeds import curve
 
+from project.engine.cli.entry import one_line_errors
 from project.engine.run.folder import read_metrics
 
 ALONE = "the config alone"
@@ -107,4 +108,5 @@ def main(args: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with one_line_errors():
+        main(sys.argv[1:])

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import sys
@@ -37,6 +38,7 @@ from tests.conftest import (
     SLIM,
     TINY,
     TINY_TRAINER,
+    cases,
     draw_image,
     fit,
     make_folder,
@@ -229,6 +231,31 @@ def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace):
     assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
     assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
     assert ema[5] == "1.00 (1.00 to 1.00)"
+
+
+@cases(
+    "script args",
+    ("examples/launch/sweep.py", "--name=run --trials=1"),
+    ("scripts/folds.py", "run 2 --data=images"),
+    ("scripts/recipes.py", "--recipes ema --seeds=1 --folder=runs/run"),
+    ("scripts/seeds.py", "runs/run/fold_1"),
+)
+def test_scripts_that_read_damaged_metrics_end_with_one_line(
+    workplace, monkeypatch, capsys, script, args
+):
+    def damage(run: Path) -> None:
+        run.mkdir(parents=True)
+        (run / "metrics.json").write_text('{"val": []}')
+
+    for name in ("trial_000", "fold_1", "fold_2"):
+        damage(Path("runs/run", name))
+    # training ends with such a file
+    monkeypatch.setattr(recipes.subprocess, "run", lambda args, check: damage(Path(*args[-3::2])))
+    monkeypatch.setattr(sys, "argv", [script, *args.split()])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    *_, error = capsys.readouterr().err.splitlines()
+    assert re.match("error: 'runs/run/.*/metrics.json' is damaged", error)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ study's database.
 
 import argparse
 import csv
-import json
 import signal
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
 from project.engine import note
+from project.engine.cli.entry import one_line_errors
+from project.engine.run.folder import read_metrics
 
 SPACE: dict[str, Any] = {
     "model.optimizer.lr": FloatDistribution(0.01, 1.0, log=True),
@@ -96,13 +97,14 @@ def main(args: list[str]) -> optuna.Study:
         state = TrialState.COMPLETE if finished else train(trial, run, options)
         value = None
         if state == TrialState.COMPLETE:
-            value = json.loads((run / "metrics.json").read_text())["val"][METRIC]
+            value = read_metrics(run)["val"][METRIC]
         study.tell(trial, value, state)
         note(f"{run}: {state.name.lower()}, {METRIC} {value}, {trial.params}")
     return study
 
 
 if __name__ == "__main__":
-    found = main(sys.argv[1:])
-    if found.get_trials(states=[TrialState.COMPLETE]):
-        print(f"best: {found.best_value:.4f}, {found.best_params}")
+    with one_line_errors():
+        sweep = main(sys.argv[1:])
+        if sweep.get_trials(states=[TrialState.COMPLETE]):
+            print(f"best: {sweep.best_value:.4f}, {sweep.best_params}")

@@ -160,8 +160,6 @@ _FORM: dict[str, type | UnionType] = {
     "versions": dict,
     "val": dict | None,
     "test": dict,
-    "accuracy": float,  # of the test
-    "loss": float,
 }
 
 
@@ -176,8 +174,11 @@ def read_metrics(run: str | Path) -> dict[str, Any]:
         raise UserError(f"'{run}' is no finished run: it has no metrics.json")
     try:
         metrics: dict[str, Any] = json.loads(path.read_text())
-        parts = {**metrics, **metrics["test"]}
-        is_sound = all(isinstance(parts[name], kind) for name, kind in _FORM.items())
+        sets = [metrics["test"], metrics["val"] or metrics["test"]]
+        numbers = [results[name] for results in sets for name in ("accuracy", "loss")]
+        is_sound = all(isinstance(number, float) for number in numbers) and all(
+            isinstance(metrics[name], kind) for name, kind in _FORM.items()
+        )
     except (ValueError, TypeError, KeyError, RecursionError):
         is_sound = False
     if not is_sound:
