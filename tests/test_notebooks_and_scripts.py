@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import runpy
 import shutil
@@ -31,7 +30,6 @@ from sklearn.neighbors import NearestNeighbors
 from project.analysis.evaluation import evaluate_split
 from project.analysis.tables import metrics_table
 from project.data import CSVDataModule
-from project.engine import UserError
 from tests.conftest import (
     QUIET,
     ROOT,
@@ -152,22 +150,6 @@ def test_a_committed_notebook_has_no_outputs(path):
             assert (cell["outputs"], cell["execution_count"]) == ([], None)
 
 
-def test_the_newest_checkpoint_and_the_runs_of_one_name_are_found(workplace, monkeypatch):
-    monkeypatch.delenv("CHECKPOINT", raising=False)
-    with pytest.raises(UserError, match="there is no checkpoint in runs/ yet"):
-        helpers.find_checkpoint()
-    with pytest.raises(UserError, match="two finished runs are needed"):
-        helpers.find_runs()
-    for age, name in enumerate(["newest", "older"]):
-        checkpoint = Path("runs", name, "checkpoints", "best.ckpt")
-        checkpoint.parent.mkdir(parents=True)
-        checkpoint.touch()
-        os.utime(checkpoint, (1e9 - age, 1e9 - age))
-    assert helpers.find_checkpoint() == Path("runs/newest/checkpoints/best.ckpt")
-    monkeypatch.setenv("RUNS", "here/run there/run")
-    assert list(helpers.find_runs()) == ["here/run", "there/run"]
-
-
 @pytest.mark.parametrize("counts", [(0, 0), (1, 0), (5, 5), (3, 17), (600, 520)])
 def test_the_p_value_is_that_of_the_exact_binomial_test(counts):
     first = torch.tensor([True] * counts[0] + [False] * counts[1] + [True] * 7 + [False] * 4)
@@ -175,21 +157,6 @@ def test_the_p_value_is_that_of_the_exact_binomial_test(counts):
     second = torch.cat([~first[:differing], first[differing:]])
     expected = stats.binomtest(counts[0], differing).pvalue if differing else 1.0  # type: ignore[attr-defined]  # has no types
     assert helpers.mcnemar(first, second) == pytest.approx(expected, rel=1e-9)
-
-
-def test_settings_that_differ_are_named_as_options_and_runs_of_other_seeds_are_a_group():
-    sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}
-    adam = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.1}}
-    first = {"seed_everything": 0, "model": {"arch": "resnet18", "optimizer": sgd}}
-    second = {"seed_everything": 1, "model": {"arch": "resnet18", "optimizer": adam}}
-    assert helpers.differing_settings({"a": first, "b": second}) == {
-        "seed_everything": {"a": 0, "b": 1},
-        "model.optimizer": {"a": "SGD", "b": "AdamW"},
-        "model.optimizer.momentum": {"a": 0.9, "b": None},
-    }
-    again = first | {"seed_everything": 2, "name": "again"}
-    groups = helpers.seed_groups({"a": first, "b": second, "again": again})
-    assert groups == [["a", "again"], ["b"]]
 
 
 def test_neighbours_and_the_projection_are_those_of_scikit_learn():

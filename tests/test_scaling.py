@@ -2,16 +2,13 @@
 
 import os
 import random
-import runpy
-import sys
 from unittest.mock import patch
 
 import pytest
 from scaling import Bucket, Link, Step, forecast, measure, server
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.conftest import ROOT, SLIM, TINY_DATA, TINY_TRAINER, as_in_a_terminal
-from tests.distributed.processes import run
+from tests.conftest import SLIM, TINY_DATA, TINY_TRAINER, as_in_a_terminal
 
 
 def every_message(step: Step, processes: int, link: Link) -> float:
@@ -71,26 +68,3 @@ def test_buckets_are_those_that_ddp_logs(workplace, monkeypatch):
     assert ", ".join(map(str, sizes)) == built[0]._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     assert 0 < step.buckets[0].ready < step.buckets[-1].ready <= step.backward
     assert not list(workplace.iterdir())
-
-
-def test_the_page_shows_what_is_predicted_of_published_trainings(capsys):
-    runpy.run_path(str(ROOT / "scripts" / "scaling_published.py"))["main"]()
-    assert capsys.readouterr().out in (ROOT / "docs" / "results.md").read_text()
-
-
-@pytest.mark.slow
-def test_real_links_take_the_predicted_time(tmp_path):
-    code = """
-import sys, torch, scaling_check as c
-if reason := c.unavailable():
-    sys.exit(reason)
-torch.set_num_threads(1)
-print(*[row["error"] for row in c.check(c.alone(), 2, 100, [c.CASES[1], c.CASES[3]], 1)])
-"""
-    path = f"{ROOT}:{ROOT / 'scripts'}"
-    found = run([sys.executable, "-c", code], tmp_path, timeout=300, PYTHONPATH=path)
-    if found.err.startswith("skipped"):
-        pytest.skip(found.err.strip())
-    errors = [float(error.rstrip("%")) for error in found.out.split()]
-    assert len(errors) == 2, str(found)
-    assert all(abs(error) < 15 for error in errors)

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
@@ -19,48 +18,55 @@ _SHOWN = {
     "train/accuracy": "accuracy {:.2%}",
     "val/loss": "validation loss {:.4f}",
     "val/accuracy": "validation accuracy {:.2%}",
+    "train/images_per_second": "{:,.0f} images/s",
 }
 
 
 class ProgressLines(ProgressBar):
-    """Writes a line to standard error for each epoch, and every minute of a long one."""
+    """Writes a line to standard error for each epoch, and every minute of what takes longer."""
 
     is_enabled = True  # ``LightningModule.print`` asks for it
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
+        self._validated = False
 
     def disable(self) -> None:
         """Stops writing; Lightning calls it in all processes but the first."""
         self.is_enabled = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clocks of training and of an epoch, as a run may resume within one."""
-        self._began = self._clock()
+        """Starts the clock."""
+        self._began = self._written = self._clock()
         self._first_step = trainer.global_step
-        self.on_train_epoch_start(trainer, pl_module)
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock of an epoch."""
-        self._counted = self._written = self._clock()
-        self._images = 0
-        self._seconds = 0.0
-        self._validated = False
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock of a test, or of a validation outside of training."""
+        """Starts the clock, except in a validation within training."""
         if trainer.state.fn != "fit":
-            self.on_train_epoch_start(trainer, pl_module)
+            self._began = self._written = self._clock()
 
     on_validation_start = on_test_start
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets the validation of the epoch before."""
+        self._validated = False
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remembers that this epoch was validated."""
+        self._validated = True
+
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
     ) -> None:
-        """Counts a batch, and writes a line every minute, except at the end of an epoch."""
+        """Writes a line every minute, except at the end of an epoch."""
         ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
-        if self._count(trainer, batch) and not ends:
+        if self._is_due() and not ends:
             self._write(self._training_line(trainer))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -70,45 +76,29 @@ class ProgressLines(ProgressBar):
     def on_test_batch_end(
         self,
         trainer: Trainer,
-        pl_module: Any,
-        outputs: Any,
-        batch: Any,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: object,
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Counts a batch, and writes a line every minute; a validation within training has none."""
-        if trainer.state.fn == "fit" or not self._count(trainer, batch):
+        """Writes a line every minute; a validation within training has none."""
+        if trainer.state.fn == "fit" or not self._is_due():
             return
         batches = sum(trainer.num_val_batches if trainer.validating else trainer.num_test_batches)
         done = batch_idx + 1
-        if done < batches:
-            left = _duration(self._seconds / done * (batches - done))
-            place = f"batch {done:,} of {batches:,}"
-            self._write(f"{_split(trainer)}: {place}, {self._speed()}, {left} left")
+        split = "validation" if trainer.validating else "test"
+        self._write(f"{split}: batch {done:,} of {batches:,}, {self._left(done, batches)}")
 
     on_validation_batch_end = on_test_batch_end
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Writes the line of a test; in training, leaves validation's time out of the epoch's."""
-        if trainer.state.fn == "fit":
-            self._counted = self._clock()
-            self._validated = True
-        else:
-            self._write(f"{_split(trainer)}: {self._speed()}")
+    def _is_due(self) -> bool:
+        return self._clock() - self._written >= _EVERY
 
-    on_validation_end = on_test_end
-
-    def _count(self, trainer: Trainer, batch: Any) -> bool:
-        """Counts a batch; returns True if the last line is a minute ago."""
-        now = self._clock()
-        self._seconds += now - self._counted
-        self._counted = now
-        self._images += trainer.world_size * len(batch[0])
-        return now - self._written >= _EVERY
-
-    def _speed(self) -> str:
-        speed = self._images / max(self._seconds, 1e-9)
-        return f"{speed:,.{0 if speed >= 10 else 1}f} images/s"
+    def _left(self, done: int, total: float) -> str:
+        """Says how long the rest will take, at the speed since the clock was started."""
+        seconds = (self._clock() - self._began) / done * (total - done)
+        return f"{timedelta(seconds=round(seconds))} left"
 
     def _training_line(self, trainer: Trainer) -> str:
         of = "" if trainer.max_epochs == -1 else f" of {trainer.max_epochs}"
@@ -119,23 +109,13 @@ class ProgressLines(ProgressBar):
             # metrics of validation may be of an earlier epoch
             if name in trainer.callback_metrics and (self._validated or name[:4] != "val/"):
                 line.append(text.format(float(trainer.callback_metrics[name])))
-        line.append(self._speed())
         steps = trainer.global_step - self._first_step
-        left = trainer.estimated_stepping_batches - trainer.global_step
-        if steps and 0 <= left < math.inf:
-            seconds = (self._clock() - self._began) / steps * left
-            line.append(f"{_duration(seconds)} left")
+        total = trainer.estimated_stepping_batches - self._first_step
+        if steps and steps <= total < math.inf:
+            line.append(self._left(steps, total))
         return ", ".join(line)
 
     def _write(self, text: str) -> None:
         self._written = self._clock()
         if self.is_enabled:
             note(text)
-
-
-def _duration(seconds: float) -> timedelta:
-    return timedelta(seconds=round(seconds))
-
-
-def _split(trainer: Trainer) -> str:
-    return "validation" if trainer.validating else "test"

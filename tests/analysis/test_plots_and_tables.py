@@ -266,12 +266,3 @@ def test_links_and_pipes_are_written_to(tmp_path):
     os.close(write)
     with open(read) as pipe:
         assert pipe.read() == (tmp_path / "target.json").read_text()
-
-
-def test_checking_that_a_file_can_be_written_changes_nothing(tmp_path):
-    (tmp_path / "there.json").write_text("{}")
-    (tmp_path / "link.json").symlink_to("later.json")
-    for name in ("there.json", "new.json", "link.json"):
-        OutputFile("--output", str(tmp_path / name)).require_writable()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "there.json"]
-    assert (tmp_path / "there.json").read_text() == "{}"

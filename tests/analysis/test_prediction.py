@@ -139,22 +139,6 @@ def test_validation_takes_the_views_of_the_test_where_that_is_asked_for(tiny_run
     assert views.metrics["correct"] == int(((straight + mirrored).argmax(1) == views.labels).sum())
 
 
-def test_the_most_confident_come_first(tiny_run):
-    found = evaluate_split(*opened(tiny_run))
-    rows = list(zip(found.logits.softmax(1).tolist(), found.labels.tolist(), strict=True))
-    wrong = [index for index, (row, label) in enumerate(rows) if row.index(max(row)) != label]
-    assert (
-        found.suspects(5)
-        == sorted(wrong, key=lambda index: (rows[index][0][rows[index][1]], index))[:5]
-    )
-    for correct in (True, False):
-        wanted = [index for index in range(len(rows)) if (index not in wrong) == correct]
-        assert (
-            found.confident(correct, 5)
-            == sorted(wanted, key=lambda index: (-max(rows[index][0]), index))[:5]
-        )
-
-
 def with_network(network):
     model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch="resnet9_slim")
     model.network = network

@@ -17,7 +17,6 @@ from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.files import FileDataset
 from tests.conftest import cases, make_folder
-from tests.distributed.job import classifier, flowers, trainer
 from tests.engine.toy import SmallNetwork
 from tests.small import load, small
 
@@ -159,12 +158,3 @@ def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
     cli = small(*options, callbacks=[sizes_in(seen := list[int]())])
     assert seen == [16, 16, 20, 24, 24, 28, 32, 32]
     assert cli.model.train_image_size is None
-
-
-def test_a_training_that_fails_leaves_the_next_at_full_size():
-    model, sizes = classifier(), sizes_in(seen := list[int](), on_train_batch_end=lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        trainer(1, callbacks=[ProgressiveResizing(multiple=4), sizes]).fit(
-            model, datamodule=flowers(16, 8, 8)
-        )
-    assert (seen, model.train_image_size) == ([16], None)

@@ -1,6 +1,5 @@
 """Networks by name: torchvision's, timm's, ours and any callable; heads, blocks that freeze, memory formats."""
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from project.model import ImageClassifier
 from project.model.freezing import block_name, blocks, freeze_layers
 from project.model.networks import build_network, detect_memory_format, head
 from tests.conftest import TINY, cases, fit
-from tests.engine.toy import SmallNetwork
-from tests.model.test_classifier import classifier, make_images
+from tests.model.test_classifier import make_images
 from tests.small import load
 
 SMALLEST = [  # of each family, for what takes time
@@ -78,14 +76,6 @@ def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
     assert sum(few.get_parameter(name).numel() for name in found) < sum(
         p.numel() for p in few.parameters()
     )
-
-
-def test_weights_get_the_strides_that_gradients_will_have_in_the_memory_format():
-    network = build_network("densenet121", 5)
-    found = detect_memory_format(network, "densenet121", 5, torch.zeros(2, 3, 64, 64))
-    assert found is torch.channels_last
-    whole = deepcopy(network).to(memory_format=torch.channels_last)
-    assert [p.stride() for p in network.parameters()] == [p.stride() for p in whole.parameters()]
 
 
 class Tiny(nn.Module):
@@ -237,12 +227,6 @@ def test_each_parameter_is_in_one_block_and_blocks_compute_one_after_the_other(a
     assert {f"{name}.weight" for name in head(network, 3)} <= set(listed[-1])
 
 
-def test_a_network_of_the_users_has_blocks_of_a_layer_and_its_normalisation():
-    first, second = ([f"conv{n}.weight", f"bn{n}.weight", f"bn{n}.bias"] for n in (1, 2))
-    assert blocks(SmallNetwork(3)) == [first, second, ["fc.weight", "fc.bias"]]
-    assert blocks(nn.BatchNorm1d(3)) == [["weight", "bias"]]
-
-
 @pytest.mark.parametrize(
     "arch", ["resnet18", "maxvit_t", "timm/efficientvit_b0", "timm/twins_svt_small"]
 )
@@ -308,14 +292,6 @@ def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_train
         assert [layer.training for layer in (*network.body, *network.more)] == [False] * 3 + [
             True
         ] * 2
-
-
-def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():
-    for name in ("layer5", "conv1"):  # before which there is none
-        with pytest.raises(
-            UserError, match=rf"is called '{name}'; there are layer1\.0, .* fc, backbone$"
-        ):
-            classifier(arch="resnet18", freeze=name)
 
 
 @pytest.mark.parametrize(

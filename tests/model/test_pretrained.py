@@ -205,14 +205,6 @@ def test_a_file_of_other_types_is_named_with_the_line_that_converts_it(tmp_path,
     assert all(torch.equal(value, weights[name]) for name, value in converted.items())
 
 
-def test_a_safetensors_file_will_do(tmp_path):
-    trained = {name: value + 1 for name, value in Wrapped(7).state_dict().items()}
-    save_file(trained, tmp_path / "weights.safetensors")
-    weights = read_weights(tmp_path / "weights.safetensors").tensors
-    assert load_weights(network := Wrapped(7), weights, "weights", 7) == []
-    assert all(torch.equal(value, trained[name]) for name, value in network.state_dict().items())
-
-
 @cases(
     "change complaint",
     (lambda weights: weights.pop("network.0.weight"), r"missing: network\.0\.weight"),
