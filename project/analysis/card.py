@@ -1,15 +1,15 @@
 """A model card: the ``README.md`` of an exported folder."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from project.analysis.tables import RATES, class_rates, own_metrics
+from project.analysis.tables import RATES, Metrics, class_rates, own_metrics
 from project.model import ImageClassifier
 
 
 def model_card(
-    model: ImageClassifier, about: dict[str, Any], split: str, metrics: dict[str, Any]
+    model: ImageClassifier, about: Mapping[str, object], split: str, metrics: Metrics
 ) -> str:
     """Describes a model in Markdown: use, metrics by class, data, and fields to fill in.
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,13 @@ from project.analysis.plots import (
     curves_figure,
     read_curves,
 )
-from project.analysis.tables import RATES, class_rates, own_metrics
+from project.analysis.tables import RATES, Metrics, class_rates, own_metrics
 from project.model import ImageClassifier
 
 _THUMBNAIL = 160  # pixels
 
 
-def render(
-    run: Path, about: dict[str, Any], metrics: dict[str, Any], images: dict[str, Any]
-) -> str:
+def render(run: Path, about: Mapping[str, object], metrics: Metrics, images: dict[str, Any]) -> str:
     """Fills the page, with sections of images or ``missing``, the reason for none."""
     loader = PackageLoader(__package__, "templates")
     environment = Environment(

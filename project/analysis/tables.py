@@ -1,11 +1,14 @@
-"""Metrics as tables for a terminal, and as files that options name."""
+"""Metrics as tables for a terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from project.model.metrics import class_counts
+
+Metrics = Mapping[str, Any]
+"""The metrics of a split by name: numbers, counts, and plain data such as a confusion matrix."""
 
 RATES = {
     "precision": "precision",
@@ -17,8 +20,8 @@ RATES = {
 """The rates of a class that tables and plots show, if known, and their headings."""
 
 
-def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
-    """Formats metrics (as of ``Metrics.as_dict``) by their headings, with counts beside rates."""
+def metrics_table(columns: Mapping[str, Metrics]) -> str:
+    """Formats metrics by their headings, with counts beside rates."""
     rows = {"": list(columns)}
     for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
         if all(count in metrics for metrics in columns.values()):
@@ -38,7 +41,7 @@ def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
+def own_metrics(columns: Mapping[str, Metrics]) -> list[str]:
     """Names the metrics that a classifier of the user's adds, and that all columns have."""
     known = {"accuracy", "top5", "f1", "loss"}
     first, *others = columns.values()
@@ -46,8 +49,8 @@ def own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
     return [name for name in own if all(name in metrics for metrics in others)]
 
 
-def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
-    """Formats the rates of each class (as of ``Metrics.per_class``)."""
+def class_table(class_names: list[str], per_class: Sequence[Metrics]) -> str:
+    """Formats the rates of each class."""
     names = [repr(name)[1:-1] for name in class_names]  # control characters are escaped
     width = max(len(name) for name in [*names, "class"])
     rates = {name: heading for name, heading in RATES.items() if per_class and name in per_class[0]}
@@ -61,7 +64,7 @@ def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def class_rates(metrics: Mapping[str, Any]) -> list[dict[str, float]]:
+def class_rates(metrics: Metrics) -> list[dict[str, float]]:
     """Lists precision, recall and F1 of each class, its number of images, and its threshold.
 
     Takes the metrics of a set, with a ``confusion_matrix`` and perhaps ``thresholds``. A rate that

@@ -1,12 +1,14 @@
 """Training the head alone on features that a frozen backbone computes once for each image."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
-from project.engine import ArrayDataset, ImageDataModule, UserError, note
+from project.engine import ArrayDataset, ImageBatch, ImageDataModule, UserError, note
+from project.model import ImageClassifier
 from project.model.networks import head
 from project.model.test_time import exact_logits
 
@@ -70,7 +72,7 @@ class CachedFeatures(Callback):
         data.splits = self._images
 
 
-def _compute(model: Any, batches: Any) -> Tensor:
+def _compute(model: ImageClassifier, batches: Iterable[ImageBatch]) -> Tensor:
     features: list[Tensor] = []
     with model.network_head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0])):
         for batch in batches:
@@ -83,7 +85,7 @@ def _compute(model: Any, batches: Any) -> Tensor:
     return torch.cat(features)
 
 
-def _require_head_last(model: Any, images: Tensor) -> None:
+def _require_head_last(model: ImageClassifier, images: Tensor) -> None:
     """Checks that logits are those of the head, with random weights: a new head's are all zero."""
     generator = torch.Generator().manual_seed(0)
     weights = {value: value.clone() for value in model.network_head.parameters()}

@@ -53,7 +53,7 @@ class ImagesPerSecond(Callback):
     on_validation_end = on_train_epoch_start  # leaves the time of validation out
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: Any, outputs: object, batch: Any, batch_idx: int
     ) -> None:
         """Logs the speed since the last time."""
         self._batches += 1
@@ -98,7 +98,7 @@ class LearningRate(Callback):
         self._rates = [float(group["lr"]) for group in whole or optimizer.param_groups]
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: Any, outputs: object, batch: object, batch_idx: int
     ) -> None:
         """Logs them."""
         if pl_module.is_logging:

@@ -8,6 +8,7 @@ import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from matplotlib.figure import Figure
 
 from project.analysis import plots
 from project.analysis.tables import class_rates
@@ -28,7 +29,7 @@ class FirstBatchPlot(Callback):
         images, labels = pl_module.as_batch(batch)[:2]
         if images.dim() == 4:  # features may come in place of images
 
-            def draw() -> Any:  # which alone reads from the device
+            def draw() -> Figure:  # which alone reads from the device
                 names = [pl_module.label_names(label) for label in labels[: self.count].cpu()]
                 return plots.image_grid(images[: self.count].unbind(), names)
 
@@ -73,7 +74,7 @@ class ConfidentMistakesPlot(Callback):
         if not surest:
             return
 
-        def draw() -> Any:
+        def draw() -> Figure:
             images = []
             titles = []
             for at in surest:
@@ -96,7 +97,7 @@ class PlotFiles(Callback):
         test = pl_module.results.get("test")
         names = pl_module.class_names
         run = Path(trainer.default_root_dir)
-        figures: dict[str, Any] = {}
+        figures: dict[str, Figure] = {}
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
                 logger.save()

@@ -60,7 +60,7 @@ class ProgressiveResizing(Callback):
         done = trainer.global_step / self._total_steps
         pl_module.train_image_size = self.image_size(done, batch.images.shape[-1])
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any, *_: object, **__: object) -> None:
         """Leaves the model as it was."""
         pl_module.train_image_size = None
 
