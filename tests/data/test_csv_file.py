@@ -143,10 +143,25 @@ def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
         module(grouped, group="place").files()
     with pytest.raises(UserError, match=r"split_column must name .* path, label or site, got 'x'"):
         module(grouped, split_column="x").files()
-    for content in ("{", "[1]", '{"path": 1}\n[]'):
+    for content, line in {
+        "{": "line 1",
+        "[1]": "",
+        '{"path": 1}\n[]': "",
+        "{}\n\n{]": "line 3",
+    }.items():
         (root / "labels.jsonl").write_text(content)
-        with pytest.raises(UserError, match=r"labels\.jsonl' cannot be read as a table"):
+        with pytest.raises(UserError, match=rf"labels\.jsonl' cannot be read as a table: {line}"):
             module(root / "labels.jsonl").files()
+    (root / "labels.jsonl").write_text(
+        '{"path": "rose/image 0.jpg", "label": 1}\n\n{"path": "x"}\n'
+    )
+    with pytest.raises(UserError, match=r"labels\.jsonl', line 3: it must have"):
+        module(root / "labels.jsonl").files()
+    twice = write(
+        root / "labels.csv", [(*row, "b") for row in rows_of(root)], ("path", "label", "label")
+    )
+    with pytest.raises(UserError, match="two of its columns have one name: path, label and label"):
+        module(twice).files()
     with pytest.raises(UserError, match=r"0.jpg' cannot be read as a table: it is no text"):
         module(root / "rose" / "image 0.jpg").files()
 

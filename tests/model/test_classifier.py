@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
-from lightning.pytorch.callbacks import BackboneFinetuning
+from lightning.pytorch.callbacks import BackboneFinetuning, StochasticWeightAveraging
 from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
@@ -177,7 +177,13 @@ def test_a_model_that_was_validated_can_be_trained():
     assert model.results["val"]["total"] == len(Memory().labels)
 
 
+class Averaging(StochasticWeightAveraging):
+    """Which keeps what makes it resume in another way."""
+
+
 def test_a_callback_that_cannot_work_here_names_another_way():
+    with pytest.raises(UserError, match=r"resumed Averaging could not continue within an epoch"):
+        trainer(max_epochs=1, callbacks=[Averaging(0.1)]).fit(linear(), datamodule=Memory())
     with pytest.raises(UserError, match=r"resumed BackboneFinetuning .*train the head first, .*"):
         trainer(max_epochs=1, callbacks=[BackboneFinetuning()]).fit(linear(), datamodule=Memory())
 

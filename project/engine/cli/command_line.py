@@ -26,6 +26,8 @@ CLASS_KEYS = (
     *("trainer.logger", "trainer.strategy", "trainer.profiler"),
 )
 """Options that take one class."""
+_PATTERNS = ("data.group", "data.label_from")
+"""Options whose value is text, even if it looks like a list, as ``[a-z]``."""
 _GROUPS = ("data", "model", "trainer", "callbacks")
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
 _NO_CLASS = re.compile(r"(null|true|false)$|\[")
@@ -42,14 +44,14 @@ class CommandLine:
 
     Attributes:
         words: Each option with its value as one word, and positional arguments.
-        configs: The configs, and the classes that flags name as the last one.
+        configs: The configs, and as the last one the classes and patterns of flags.
         flags: The other words.
     """
 
     def __init__(self, args: Iterable[str]) -> None:
         self.words = whole_words(args)
         self.configs = list[Options]()
-        classes: Options = {}
+        texts: Options = {}
         flags = list[str]()
         for word in self.words:
             option, _, value = word.partition("=")
@@ -57,10 +59,12 @@ class CommandLine:
             if option in ("-c", "--config"):
                 self.configs.append(read_config(value))
             elif word.startswith("--") and key in CLASS_KEYS and not _NO_CLASS.match(value):
-                classes[key] = read_yaml(value, option) if value.startswith("{") else value
+                texts[key] = read_yaml(value, option) if value.startswith("{") else value
+            elif key in _PATTERNS and value != "null":
+                texts[key] = value
             else:
                 flags.append(word)
-        self.configs.append(flat(classes))
+        self.configs.append(flat(texts))
         self.flags = _with_class_paths(flags)
 
     def values(self, option: str) -> list[str]:
@@ -171,7 +175,9 @@ def require_known(
     known = {full_name(name) for name in defaults if not name.startswith("trainer.")}
     known |= parser.known() - {"trainer", "callbacks"}
     groups = {name.rpartition(".")[0] for name in known if not name.endswith(".help")}
-    open_ended = tuple(f"{name}." for name in known if name not in groups)
+    # arguments of a network stand in an option of their own
+    with_args = {name for name in known if f"{name}_args" in known}
+    open_ended = tuple(f"{name}." for name in known - groups - with_args)
     for name in names:
         if name in FOLLOWS:
             raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")

@@ -85,10 +85,11 @@ class CommandParser(ArgumentParser):
 
 def suggestion(option: str, known: Collection[str]) -> str:
     """Returns the end of a message about an unknown option: the closest name, if any."""
-    word = option.rpartition(".")[2].replace("-", "_")
+    owner, _, word = option.replace("-", "_").rpartition(".")
 
     def similarity(name: str) -> tuple[float, bool]:
-        return SequenceMatcher(None, word, name.rpartition(".")[2]).ratio(), name.startswith(_USUAL)
+        likeness = SequenceMatcher(None, word, name.rpartition(".")[2]).ratio()
+        return max(name == f"{owner}_args", likeness), name.startswith(_USUAL)
 
     closest = max(sorted(known), key=similarity)
     return f"; did you mean --{closest}?" if similarity(closest)[0] > 0.6 else "; see --help"

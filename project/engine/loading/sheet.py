@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import UserError, first_sentence, listed, printable
 from .decode import IMAGE_SUFFIXES
@@ -70,7 +70,7 @@ def read_sheet(file: Path) -> Sheet:
             return _sheet_of_columns(file, _parquet_columns(file))
         text = _decoded(file.read_bytes())
         if suffix in (".json", ".jsonl", ".ndjson"):
-            return _sheet_of_columns(file, _json_columns(text))
+            return _json_sheet(file, text)
         return _csv_sheet(file, text)
     except (ValueError, TypeError, csv.Error) as error:
         why = printable(first_sentence(error))[:200]
@@ -102,16 +102,27 @@ def _parquet_columns(file: Path) -> Mapping[str, Iterable[object]]:
     return dict(parquet.read_table(file).to_pydict())
 
 
-def _json_columns(text: str) -> Mapping[str, Iterable[object]]:
+def _json_sheet(file: Path, text: str) -> Sheet:
     """Reads an object in each line, or a list of objects."""
-    is_list = text.lstrip().startswith("[")
-    lines = [text] if is_list else filter(str.strip, StringIO(text))
-    records = [json.loads(line) for line in lines]
-    records = records[0] if is_list else records
-    if not all(isinstance(record, dict) for record in records):
+    records: dict[int, Any] = {}
+    if text.lstrip().startswith("["):
+        records.update(enumerate(json.loads(text), start=1))
+    else:
+        for number, line in enumerate(StringIO(text), start=1):
+            if line.strip():
+                records[number] = _json_of_line(line, number)
+    if not all(isinstance(record, dict) for record in records.values()):
         raise ValueError("it must have an object for each image")
-    names = dict.fromkeys(chain.from_iterable(records))
-    return {name: [record.get(name) for record in records] for name in names}
+    names = dict.fromkeys(chain.from_iterable(records.values()))
+    columns = {name: [record.get(name) for record in records.values()] for name in names}
+    return _sheet_of_columns(file, columns)._replace(lines=[*records])
+
+
+def _json_of_line(line: str, number: int) -> object:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from error
 
 
 def _decoded(content: bytes) -> str:
@@ -141,13 +152,16 @@ def _csv_sheet(file: Path, text: str) -> Sheet:
     names = [name.strip() for name in rows[0][1]] if rows else []
     images = [name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in names]
     if any(images):
-        names = ["path" if image else str(n) for n, image in enumerate(images, start=1)]
+        path = images.index(True) + 1
+        names = ["path" if n == path else str(n) for n in range(1, len(images) + 1)]
     else:
         del rows[:1]
     for line, row in rows:
         if len(row) != len(names):
             raise ValueError(f"line {line} has {len(row)} columns, not {len(names)}")
     columns = {name: [row[place] for _, row in rows] for place, name in enumerate(names) if name}
+    if len(columns) < len([*filter(None, names)]):
+        raise ValueError(f"two of its columns have one name: {listed(names)}")
     return Sheet(file, columns, [line for line, _ in rows])
 
 

@@ -195,8 +195,9 @@ def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
 
 
 def require_supported_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Refuses callbacks of Lightning's that do not resume exactly; a subclass may do better."""
+    """Refuses Lightning's callbacks, and subclasses of them, that do not resume exactly."""
     for callback in callbacks:
-        if (reason := _REFUSED.get(type(callback))) is not None:
-            name = type(callback).__name__
-            raise UserError(f"--trainer.callbacks: a resumed {name} {reason}")
+        for kind, reason in _REFUSED.items():
+            if isinstance(callback, kind):
+                name = type(callback).__name__
+                raise UserError(f"--trainer.callbacks: a resumed {name} {reason}")

@@ -197,6 +197,16 @@ def test_each_of_several_loggers_gets_what_follows_it():
         assert (csv.name, csv.prefix, comet.prefix) == ("a", "", "b")
 
 
+def test_a_pattern_is_text_though_it_looks_like_a_list(workplace):
+    for pattern in ("[0-9]", "[a-z]+", "a: b"):
+        options = parse("--data.label_from", pattern, f"--data.group={pattern}", "--data=.").data
+        assert (options.init_args.label_from, options.init_args.group) == (pattern, pattern)
+    assert (
+        parse("--data=.", "--config={data.group: a}", "--data.group=null").data.init_args.group
+        is None
+    )
+
+
 def test_values_are_read_as_yaml_1_2_reads_them():
     text = "{a: 1, b: 1.0, c: yes, d: 'yes', e: null, f: [1, x], i: -3.5, j: &x {k: 1}, l: *x}"
     assert read_config(text) == yaml.safe_load(text)

@@ -23,6 +23,7 @@ MISTAKES = f"""
 --model.optimizer.lrr=2 -> '--model.optimizer.lrr' of ImageClassifier; did you mean --model.optimizer.lr
 --model={OWN_MODEL} --model.gama=2 -> '--model.gama' of OwnModel; did you mean --model.gamma?
 --model.momentum=2 -> '--model.momentum' of ImageClassifier; did you mean --model.optimizer.momentum?
+--model.arch=nets.TinyNet --model.arch.width=8 -> '--model.arch.width' of ImageClassifier; did you mean --model.arch_args?
 --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x -> Option 'monitr' is not accepted
 --lr=1 -> there is no option '--lr'; did you mean --model.optimizer.lr?
 --batch-size=1 -> there is no option '--batch-size'; did you mean --data.batch_size?
