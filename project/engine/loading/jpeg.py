@@ -16,7 +16,7 @@ _END_OF_HEADERS = (b"\xda", b"\xd9")  # the pixels, or the end of the image
 _SCAN = re.compile(
     rb"(\xff\xda\0(?:\x08\x01.{2}|\x0a\x02.{4}|\x0c\x03.{6}|\x0e\x04.{8}))...", re.DOTALL
 )
-_REMAINING = re.compile(r"(\d+) extraneous bytes before marker 0xd9")  # the end of the image
+_HARMLESS = re.compile(r"(\d+) extraneous bytes before marker|Inconsistent progression sequence")
 _FEW_BYTES = 16  # damage mostly leaves more: the data of a block of pixels
 
 
@@ -67,8 +67,8 @@ def _repaired(data: bytes, is_progressive: bool) -> bytes:
 def _read_repaired(data: bytes, read: Callable[..., NDArray[np.uint8]]) -> NDArray[np.uint8] | None:
     """Decodes a JPEG; an error if libjpeg's first warning may mean lost pixels.
 
-    Bytes that remain behind the last pixel are harmless if they are few, or all the same. More
-    remain where damage led the decoder astray.
+    The order of progressive scans is harmless. So are bytes that remain behind pixels if they are
+    few, or zeros or text before the end. Others remain where damage led the decoder astray.
     """
     try:
         return read(data)
@@ -77,10 +77,10 @@ def _read_repaired(data: bytes, read: Callable[..., NDArray[np.uint8]]) -> NDArr
             pixels = read(data, strict=False)
         except ValueError:  # PIL has the same decoder, and says what is wrong, or reads this kind
             return None
-        remaining = _REMAINING.search(str(warning))
-        if remaining is None:
+        harmless = _HARMLESS.search(str(warning))
+        if harmless is None:
             raise
-        behind = data[: data.rfind(b"\xff\xd9")][-int(remaining[1]) :]
-        if len(behind) > _FEW_BYTES and len({*behind}) > 1:
+        behind = data[: data.rfind(b"\xff\xd9")][-int(harmless[1] or 1) :]
+        if len(behind) > _FEW_BYTES and not behind.isascii():
             raise
         return pixels

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import struct
 import zlib
 from io import BytesIO
@@ -154,7 +155,8 @@ def replaced(data: bytes, marker: bytes, offset: int, values: bytes) -> bytes:
     return data[:start] + values + data[start + len(values) :]
 
 
-PLAIN, IN_ROWS, PROFILED = jpeg(), jpeg(restart_marker_rows=1), jpeg(icc_profile=bytes(200))
+PLAIN, IN_ROWS = jpeg(), jpeg(restart_marker_rows=1)
+PROGRESSIVE, PROFILED = jpeg(progressive=True), jpeg(icc_profile=bytes(200))
 SCAN, EXTRA = b"\xff\xda\0\x0c\3", b"a dozen more"
 BLEMISHED = {  # which PIL decodes to the pixels of the file without the blemish
     **{
@@ -166,7 +168,11 @@ BLEMISHED = {  # which PIL decodes to the pixels of the file without the blemish
         for marker in (b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", SCAN, b"\xff\xd9")
     },
     "padding": inserted(PLAIN, bytes(400), b"\xff\xd9"),
-    "progressive": inserted(jpeg(progressive=True), EXTRA, b"\xff\xc2"),
+    "bytes before a restart": inserted(IN_ROWS, EXTRA, b"\xff\xd3"),
+    "text before the end": inserted(PLAIN, 9 * EXTRA, b"\xff\xd9"),
+    "progressive": inserted(PROGRESSIVE, EXTRA, b"\xff\xc2"),
+    "bytes before a scan": inserted(PROGRESSIVE, EXTRA, b"\xff\xda"),
+    "bytes before a scan's table": inserted(PROGRESSIVE, EXTRA, b"\xff\xc4"),
     "version": replaced(PLAIN, b"JFIF\0", 5, b"\2"),
     "profile": replaced(PROFILED, b"ICC_PROFILE\0", 12, b"\x09"),
     "all": replaced(
@@ -187,6 +193,17 @@ def test_a_jpeg_that_libjpeg_warns_of_is_read_if_all_pixels_are_there(tmp_path, 
         path.write_bytes(data[:cut] + b"\xff\xd9")
         with pytest.raises(UnreadableFileError):
             decoded(path)
+
+
+def test_a_progressive_jpeg_is_read_whatever_the_order_of_its_scans(tmp_path):
+    scan = rb"\xff\xc4.*?\xff\xda.*?(?=\xff[\xc4\xd9])"
+    first, second, *_ = re.findall(scan, PROGRESSIVE, re.DOTALL)
+    data = PROGRESSIVE.replace(first + second, second + first)
+    with pytest.raises(ValueError, match="Inconsistent progression"):
+        simplejpeg.decode_jpeg(data)  # type: ignore[attr-defined]  # its stubs
+    (path := tmp_path / "image.jpg").write_bytes(data)
+    check_image(path)
+    assert difference(decoded(path), Image.open(BytesIO(PROGRESSIVE))).max() == 0
 
 
 def test_damaged_huffman_codes_are_refused(tmp_path):
