@@ -119,9 +119,10 @@ class Command(LightningCLI):
         trainer = self.config.trainer
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]
-        is_limited = trainer.max_steps != -1 or trainer.max_time
-        if is_limited and "trainer.max_epochs" not in self.named_options:
-            trainer.max_epochs = -1  # our default gives way
+        if trainer.max_epochs and "trainer.max_epochs" not in self.named_options:
+            is_limited = trainer.max_steps != -1 or trainer.max_time
+            least = max(trainer.max_epochs, trainer.min_epochs or 1)
+            trainer.max_epochs = -1 if is_limited else least  # our default gives way
 
     def short_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help``: the options that most people need."""

@@ -25,7 +25,10 @@ TRACEBACK = f"{_PACKAGE.upper()}_TRACEBACK"
 """The variable that shows the traceback of user errors, too, named after the package."""
 
 NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
+_MONITOR = "conditioned on metric .* not available|could not find the monitored key"
 _LIBRARIES = (
+    ("RuntimeError", _MONITOR, ""),
+    ("MisconfigurationException", _MONITOR, ""),
     ("OutOfMemoryError", "", NO_MEMORY),
     ("MemoryError", "", NO_MEMORY),
     ("RuntimeError", "DefaultCPUAllocator", NO_MEMORY),
@@ -42,7 +45,7 @@ _LIBRARIES = (
         "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size",
     ),
 )
-"""Errors of torch about the machine or the options: type, pattern and description."""
+"""Errors of libraries about the machine or the options: type, pattern and description, if any."""
 
 _SYSTEM = {
     **dict.fromkeys(
@@ -153,7 +156,7 @@ def _description(error: BaseException) -> str | None:
         return template and template.format(file=file, reason=error.strerror)
     for kind, pattern, description in _LIBRARIES:
         if type(error).__name__ == kind and re.search(pattern, text):
-            return description
+            return description or " ".join(text.split())
     return None
 
 

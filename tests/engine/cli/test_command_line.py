@@ -222,6 +222,7 @@ def test_values_are_read_as_yaml_1_2_reads_them():
     ("--trainer.max_steps=100 --trainer.max_epochs=3", 3),
     ("--trainer.max_steps=-1", FitCLI.defaults["trainer.max_epochs"]),
     ("--trainer.min_epochs=2", FitCLI.defaults["trainer.max_epochs"]),
+    ("--trainer.min_epochs=9", 9),
 )
 def test_the_default_number_of_epochs_gives_way_to_another_limit(options, epochs):
     assert parse(*split(options)).trainer.max_epochs == epochs

@@ -91,6 +91,17 @@ def test_an_optimizer_that_training_builds_answers_in_one_line_too(workplace, ca
 
 
 @cases(
+    "options",
+    "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc",
+    "--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=val/acc",
+    "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=val/acc",
+)
+def test_a_metric_that_nothing_measures_is_one_line_of_lightnings(options, workplace, capsys):
+    said = one_line(lambda: small(*split(options)), capsys)
+    assert "val/accuracy" in said
+
+
+@cases(
     "text answer",
     (bytes(range(256)), "'c.yaml' cannot be read: 'utf-8' codec can't decode"),
     (b"trainer: {max_epochs: [3", "c.yaml, line 1: expected ',' or ']'"),
