@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
@@ -25,12 +24,11 @@ from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.predict import PredictCLI
 from project.report import ReportCLI
+from tests.engine.conftest import surroundings as surroundings
+from tests.engine.conftest import workplace as workplace
 from tests.engine.toy import cases as cases
 
 ROOT = Path(__file__).parents[1]
-
-# tiny tensors gain nothing from more, and threads that outnumber the cores wait for each other
-torch.set_num_threads(1)
 
 ONE_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
 TINY_DATA = ["--data.train_size=64", "--data.val_size=24", "--data.test_size=26"]
@@ -130,14 +128,13 @@ def opened(run: Path) -> tuple[ImageClassifier, ImageDataModule]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def surroundings(tmp_path_factory):
-    """Keeps tests apart from the machine's user, and lets all of them draw a flower and build a parser once."""
+def shared_work(surroundings):
+    """Lets all tests draw a flower and build a parser once."""
     build, parsers = FitCLI.setup_parser, dict[type, Any]()
 
     def setup_parser(cli: FitCLI, *args) -> None:
-        if (
-            type(cli) not in parsers
-        ):  # to build one takes a tenth of a small run; it keeps nothing of a command
+        # to build one takes a tenth of a small run; it keeps nothing of a command
+        if type(cli) not in parsers:
             build(cli, *args)
             parsers[type(cli)] = cli.parser
         cli.parser = parsers[type(cli)]
@@ -147,15 +144,6 @@ def surroundings(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch, flowers_drawn_once():
         patch.setattr(FitCLI, "setup_parser", setup_parser)
-        patch.setattr(
-            "sys.argv", ["python"]
-        )  # LightningCLI warns where there are two command lines
-        patch.setenv(
-            "OMP_NUM_THREADS", "1"
-        )  # or Lightning gives a strategy's process as many as there are cores
-        patch.setenv(
-            "XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches"))
-        )  # for what is found out about files
         yield
 
 
@@ -198,13 +186,6 @@ def attributes(tmp_path_factory) -> Path:
     options = [*attributes_options(root), *TINY_TRAINER, *QUIET, *SLIM]
     fit(*options, f"--trainer.default_root_dir={root}", "--name=run")
     return root / "run"
-
-
-@pytest.fixture
-def workplace(tmp_path, monkeypatch) -> Path:
-    """An empty folder to run commands in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture

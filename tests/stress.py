@@ -5,6 +5,7 @@ everything, so that an attempt costs no start-up; what is killed is a process li
 """
 
 import argparse
+import math
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import pytest
+import torch
 
 from project.engine.cli.entry import one_line_errors, quiet_libraries
 from project.fit import FitCLI
@@ -73,108 +75,84 @@ SCENARIOS = {  # kinds of training
 
 def _train(args: list[str]) -> None:
     """The life of one forked process."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(
-        "project.model.classifier.build_network",
-        lambda arch, num_classes, args: SmallNetwork(num_classes),
+    pytest.MonkeyPatch().setattr(
+        "project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes)
     )
     sys.argv = ["fit"]
+    torch.set_num_threads(1)  # threads that outnumber the cores wait for each other
     quiet_libraries()
     warnings.filterwarnings("ignore")
     with empty_figures(), one_line_errors():
         FitCLI(args).fit()
 
 
-def start(folder: Path, scenario: list[str]) -> list[ForkProcess]:
-    """Starts or continues the training in ``folder``."""
-    args = [
-        *SMALL,
-        *scenario,
-        f"--trainer.default_root_dir={folder.parent}",
-        f"--name={folder.name}",
-    ]
-    world = launched(2 if TWO in scenario else 1)
-    return [
-        fork(lambda: _train(args), variables, folder.with_suffix(".log")) for variables in world
-    ]
+def start(run: Path, flags: list[str]) -> list[ForkProcess]:
+    """Starts or continues the training in a folder."""
+    place = [f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
+    log = run.with_suffix(".log")
+    variables = launched(2 if TWO in flags else 1)
+    return [fork(lambda: _train([*SMALL, *flags, *place]), each, log) for each in variables]
 
 
 def disturb(
-    name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool
-) -> tuple[int, int, list[str]]:
-    """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's.
+    flags: list[str], folder: Path, kills: int, dice: random.Random, once_saved: bool
+) -> Counter[str]:
+    """Disturbs trainings until ``kills`` signals have been sent, and compares their ends with the first's.
 
-    With ``once_saved``, a signal waits for a checkpoint. The numbers of kills and of continuations, and the differences.
+    With ``once_saved``, a signal waits for a checkpoint.
     """
     began = time.monotonic()
-    codes = wait(start(folder / "whole", SCENARIOS[name]))
+    require_success(wait(start(folder / "whole", flags)), folder / "whole.log")
     length = time.monotonic() - began
-    if any(codes):
-        raise RuntimeError(f"{name}: {codes}\n{(folder / 'whole.log').read_text()}")
-    expected = outcome(folder / "whole")
-    sent, continued, found, number = 0, 0, [], 0
-    while sent < kills:
-        run = folder / f"run{number}"
+    total = Counter(kills=0, continuations=0, differences=0)
+    while total["kills"] < kills:
+        run = folder / f"run{total['kills']}"
+        last = run / "checkpoints" / "last.ckpt"
         while not (run / "metrics.json").exists():
-            processes, disturbed = start(run, SCENARIOS[name]), False
-            if sent < kills:
-                victim = dice.choice(processes)
-                while (
-                    once_saved
-                    and victim.is_alive()
-                    and not (run / "checkpoints" / "last.ckpt").exists()
-                ):
-                    time.sleep(0.01)
-                time.sleep(dice.uniform(0, (0.2 if once_saved else 0.9) * length))
-                if disturbed := victim.is_alive():
-                    os.kill(
-                        int(victim.pid or 0), dice.choice([*[signal.SIGKILL] * 3, signal.SIGTERM])
-                    )
-            codes = wait(processes)
-            sent += disturbed
-            if not disturbed and any(codes):
-                raise RuntimeError(f"{name}: {codes}\n{run.with_suffix('.log').read_text()}")
-        continued += run.with_suffix(".log").read_text().count(f"continuing {run} ")
-        found += differences(expected, outcome(run))
-        number += 1
-    return sent, continued, found
+            processes = start(run, flags)
+            victim = dice.choice(processes)
+            while once_saved and victim.is_alive() and not last.exists():
+                time.sleep(0.01)
+            time.sleep(dice.uniform(0, (0.2 if once_saved else 0.9) * length))
+            if total["kills"] < kills and victim.is_alive():
+                os.kill(victim.pid or 0, dice.choice([*[signal.SIGKILL] * 3, signal.SIGTERM]))
+                total["kills"] += 1
+                wait(processes)
+            else:
+                require_success(wait(processes), run.with_suffix(".log"))
+        total["continuations"] += run.with_suffix(".log").read_text().count(f"continuing {run} ")
+        different = differences(outcome(folder / "whole"), outcome(run))
+        total["differences"] += len(different)
+        print("".join(f"    {text[:200]}\n" for text in different[:10]), end="")
+    return total
+
+
+def require_success(codes: list[int | None], log: Path) -> None:
+    if any(codes):
+        raise RuntimeError(f"{codes}\n{log.read_text()}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.stress", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--kills", type=int, default=102, help="how many signals to send in all")
-    parser.add_argument("--seed", type=int, default=0, help="decides when they are sent")
-    parser.add_argument(
-        "--scenario", action="append", choices=SCENARIOS, help="may be repeated; all by default"
-    )
-    parser.add_argument(
-        "--once_saved", action="store_true", help="send each soon after there is a checkpoint"
-    )
+    parser = argparse.ArgumentParser("python -m tests.stress", description=__doc__.splitlines()[0])
+    option = parser.add_argument
+    option("--kills", type=int, default=102, help="how many signals to send in all")
+    option("--seed", type=int, default=0, help="decides when they are sent")
+    option("--scenario", choices=SCENARIOS, help="one kind of training; all by default")
+    option("--once_saved", action="store_true", help="send each soon after there is a checkpoint")
     options = parser.parse_args()
-    names = options.scenario or list(SCENARIOS)
     for name in {*os.environ} - {*environment()}:  # of a launcher
         del os.environ[name]
     os.environ.update(environment())
+    names = [options.scenario] if options.scenario else list(SCENARIOS)
+    kills = math.ceil(options.kills / len(names))
     total: Counter[str] = Counter()
     for name in names:
-        began, dice, each = (
-            time.monotonic(),
-            random.Random(f"{options.seed} {name}"),
-            -(-options.kills // len(names)),
-        )
+        dice = random.Random(f"{options.seed} {name}")
         with tempfile.TemporaryDirectory() as folder:
-            kills, continued, found = disturb(name, Path(folder), each, dice, options.once_saved)
-        print(
-            f"{name:50} {kills:4} kills {len(found):4} differences {time.monotonic() - began:6.0f} s",
-            flush=True,
-        )
-        print("".join(f"    {text[:200]}\n" for text in found[:10]), end="")
-        total.update(kills=kills, continuations=continued, differences=len(found))
-    print(
-        f"{total['kills']} kills, {total['continuations']} continuations, {total['differences']} differences"
-    )
+            counts = disturb(SCENARIOS[name], Path(folder), kills, dice, options.once_saved)
+        print(f"{name:50} {counts['kills']:4} kills {counts['differences']:4} differences")
+        total.update(counts)
+    print(", ".join(f"{count} {what}" for what, count in total.items()), flush=True)
     sys.exit(total["differences"] > 0)
 
 

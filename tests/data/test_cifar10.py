@@ -90,11 +90,11 @@ def of_flowers(root):
 
 def test_missing_files_and_no_network_give_one_error_that_tells_what_to_do(tmp_path):
     with pytest.raises(
-        UserError, match=r"cannot be made from .*cifar-10-python\.tar\.gz.*; connect to the network"
+        UserError, match=r"cifar-10-python\.tar\.gz' cannot be fetched .*; connect to the network"
     ):
         CIFAR10DataModule(str(tmp_path)).prepare_data()
     with pytest.raises(
-        UserError, match=r"cannot be made from .*flower_photos\.tgz.*; connect to the network"
+        UserError, match=r"flower_photos\.tgz' cannot be fetched .*; connect to the network"
     ):
         of_flowers(tmp_path).prepare_data()
 

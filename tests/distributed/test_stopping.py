@@ -5,7 +5,6 @@ import os
 import re
 import select
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from project.engine.errors import UserError
-from project.engine.run.processes import StopRequest, _end_processes, watch_processes
+from project.engine.run.processes import StopRequest, watch_processes
 from project.fit import FitCLI
 from tests.conftest import cases
 from tests.distributed.job import CALLBACK, TINY
@@ -226,8 +225,7 @@ def test_where_the_first_process_is_killed_the_others_die():
         time.sleep(30)
 
     def start_another() -> None:
-        environment = SimpleNamespace(creates_processes_externally=False)
-        watch_processes(SimpleNamespace(procs=[], num_nodes=1, cluster_environment=environment))
+        watch_processes(SimpleNamespace(procs=[]))
         wait([fork(lambda: watch(None), {"LOCAL_RANK": "1"})])
 
     first = fork(start_another, {})
@@ -239,17 +237,6 @@ def test_where_the_first_process_is_killed_the_others_die():
     assert ended
     assert os.read(reading, 1) == b""
     os.close(reading)
-
-
-def test_the_first_process_leaves_none_behind_and_waits_for_all_at_once(monkeypatch):
-    monkeypatch.setattr("project.engine.run.processes._PATIENCE", 1.0)
-    processes = [
-        subprocess.Popen(["sh", "-c", script]) for script in ("exit 0", *["exec sleep 600"] * 7)
-    ]
-    began = time.monotonic()
-    _end_processes(SimpleNamespace(procs=processes))
-    assert time.monotonic() - began < 4
-    assert [process.returncode for process in processes] == [0, *[-signal.SIGKILL] * 7]
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])

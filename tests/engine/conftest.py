@@ -1,16 +1,21 @@
-"""Fixtures of the engine's tests, which need nothing of yours."""
+"""Fixtures of all tests; those of the engine need nothing of yours."""
 
 from pathlib import Path
 
 import pytest
-
-from tests.engine import toy
+import torch
 
 
 @pytest.fixture(autouse=True, scope="session")
-def toy_surroundings(tmp_path_factory):
+def surroundings(tmp_path_factory):
     """Keeps tests apart from the machine's user."""
-    with toy.surroundings(tmp_path_factory.mktemp("caches")):
+    torch.set_num_threads(1)  # threads that outnumber the cores wait for each other
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["python"])  # LightningCLI warns if there are two command lines
+        # or Lightning gives a strategy's process as many as there are cores
+        patch.setenv("OMP_NUM_THREADS", "1")
+        # for what is found out about files
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
         yield
 
 

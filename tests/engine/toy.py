@@ -5,8 +5,8 @@ import csv
 import json
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
@@ -57,27 +56,31 @@ class Loss(MeanMetric):
         super().update(losses)
 
 
-class SmallNetwork(nn.Module):
+class SmallNetwork(nn.Sequential):
     """Has batch statistics and dropout, which make resuming hard, and is written in no time."""
 
     def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 8, 3, stride=2, bias=False)
-        self.bn1 = nn.BatchNorm2d(8)
-        self.conv2 = nn.Conv2d(8, 16, 3, stride=2, bias=False)
-        self.bn2 = nn.BatchNorm2d(16)
-        self.dropout = nn.Dropout(0.2)
-        self.fc = nn.Linear(16, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.bn1(self.conv1(x)).relu()
-        x = self.bn2(self.conv2(x)).relu()
-        logits: Tensor = self.fc(self.dropout(x.mean((2, 3))))
-        return logits
+        layers = {
+            "conv1": nn.Conv2d(3, 8, 3, stride=2, bias=False),
+            "bn1": nn.BatchNorm2d(8),
+            "relu1": nn.ReLU(),
+            "conv2": nn.Conv2d(8, 16, 3, stride=2, bias=False),
+            "bn2": nn.BatchNorm2d(16),
+            "relu2": nn.ReLU(),
+            "pool": nn.AdaptiveAvgPool2d(1),
+            "flatten": nn.Flatten(),
+            "dropout": nn.Dropout(0.2),
+            "fc": nn.Linear(16, num_classes),
+        }
+        super().__init__(OrderedDict(layers))
 
 
 class ToyClassifier(ClassifierModule):
     """A small network on the pixels."""
+
+    arch = "toy"
+    arch_args = None
+    compile_network = False
 
     def __init__(
         self,
@@ -91,9 +94,6 @@ class ToyClassifier(ClassifierModule):
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
         self.class_names = class_names
         self.preprocessing = preprocessing
-        self.arch = "toy"
-        self.arch_args = None
-        self.compile_network = False
         self.criterion = nn.CrossEntropyLoss(reduction="none")
         self.network = self.build_network(len(class_names))
         self.optimizer = optimizer
@@ -120,33 +120,31 @@ class ToyClassifier(ClassifierModule):
         losses: Tensor = self.criterion(logits, labels)
         return losses
 
-    def training_step(self, batch, batch_idx: int) -> Tensor:
+    def step(self, split, batch) -> Tensor:
         batch = self.as_batch(batch)
         logits = self(batch.images)
         losses = self.loss(logits, batch.labels)
-        self.measure("train", logits, batch.labels, losses)
+        self.measure(split, logits, batch.labels, losses)
         return losses.mean()
 
+    def training_step(self, batch, batch_idx: int) -> Tensor:
+        return self.step("train", batch)
+
     def validation_step(self, batch, batch_idx: int) -> None:
-        self.evaluate("val", batch)
+        self.step("val", batch)
 
     def test_step(self, batch, batch_idx: int) -> None:
-        self.evaluate("test", batch)
-
-    def evaluate(self, split, batch) -> None:
-        batch = self.as_batch(batch)
-        logits = self(batch.images).float()
-        losses = F.cross_entropy(logits, batch.labels, ignore_index=-1, reduction="none")
-        self.measure(split, logits, batch.labels, losses)
+        self.step("test", batch)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.network.parameters())
         if self.lr_scheduler is None:
             return optimizer
         schedule = self.lr_scheduler(optimizer)
-        monitor = getattr(schedule, "monitor", None)
         config = {"scheduler": schedule, "interval": self.interval, "strict": False}
-        return [optimizer], [config | ({"monitor": monitor} if monitor else {})]
+        if hasattr(schedule, "monitor"):
+            config["monitor"] = schedule.monitor
+        return [optimizer], [config]
 
 
 class ToyData(ImageDataModule):
@@ -194,7 +192,7 @@ def toy_trainer(**options) -> Trainer:
 
 
 class ToyFit(FitCommand):
-    """Trains a toy classifier; ``added`` has further callbacks."""
+    """Trains a toy classifier."""
 
     module = __name__
     description = "Trains a toy."
@@ -215,20 +213,19 @@ class ToyFit(FitCommand):
     examples = ()
     data_in_help = ToyData
     progress_class = Callback
-    added: Iterable[Callback] = ()
-
-    def _callbacks(self) -> list[Callback]:
-        return [*super()._callbacks(), *self.added]
 
 
 def fit(*args: str, callbacks: Iterable[Callback] = ()) -> ToyFit:
     """Runs the command in this process, in ``runs/run``, with further callbacks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ToyFit, "added", callbacks)
-        quiet_libraries()
-        cli = ToyFit(["--name=run", *args])
-        cli.fit()
-    return cli
+
+    class Fit(ToyFit):
+        def _callbacks(self) -> list[Callback]:
+            return [*super()._callbacks(), *callbacks]
+
+    quiet_libraries()
+    command = Fit(["--name=run", *args])
+    command.fit()
+    return command
 
 
 class AtStep(Callback):
@@ -299,59 +296,52 @@ def curve(run: Path, tag: str) -> list[tuple[int, float]]:
     return sorted((event.step, event.value) for event in events(run).Scalars(tag))
 
 
+STATE = (
+    *("state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch"),
+    *("current_model_state", "averaging_state", "MixedPrecision"),
+)
+
+
 def outcome(run: Path) -> dict[str, Any]:
     """Everything in which a continued run must not differ from an undisturbed one."""
     kept: dict[str, Any] = {"metrics.json": read_json(run / "metrics.json")}
-    if (run / "metrics.csv").exists():
-        kept["metrics.csv"] = (run / "metrics.csv").read_text()
-    names = ["state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch"]
-    names += ["current_model_state", "averaging_state", "MixedPrecision"]
+    for path in run.glob("metrics.csv"):
+        kept["metrics.csv"] = path.read_text()
     for name in ("best", "last"):
         checkpoint = load(run / "checkpoints" / f"{name}.ckpt")
-        kept |= {f"{name}: {key}": checkpoint[key] for key in names if key in checkpoint}
+        kept |= {f"{name}: {key}": checkpoint[key] for key in STATE if key in checkpoint}
         kept[f"{name}: about"] = checkpoint["about"]["metrics"].get("val")
     logged = events(run)
     for tag in logged.Tags()["scalars"]:
-        points = curve(run, tag)
         is_speed = tag == "train/images_per_second"
-        kept[tag] = [step for step, _ in points] if is_speed else points
+        points = logged.Scalars(tag)
+        kept[tag] = sorted((point.step, 0 if is_speed else point.value) for point in points)
     for tag in logged.Tags()["images"]:
         kept[tag] = sorted(event.step for event in logged.Images(tag))
     return kept
 
 
-def differences(one, other, where: str = "") -> list[str]:
+def leaves(value: object, where: str = "") -> dict[str, object]:
+    """What a nested structure holds, by its place; tensors as their bits."""
+    if isinstance(value, Tensor):
+        return {where: (value.dtype, value.cpu().contiguous().numpy().tobytes())}
+    if not isinstance(value, dict | list):
+        return {where: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {k: v for key, part in items for k, v in leaves(part, f"{where}/{key}").items()}
+
+
+def differences(first: object, second: object) -> list[str]:
     """The places at which two nested structures differ in any bit."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        keys = sorted(set(one) | set(other), key=str)
-        return [
-            text
-            for key in keys
-            for text in differences(one.get(key), other.get(key), f"{where}/{key}")
-        ]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        return [text for i, pair in pairs for text in differences(*pair, f"{where}/{i}")]
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        bits = [tensor.cpu().contiguous().numpy().tobytes() for tensor in (one, other)]
-        is_same = one.dtype == other.dtype and bits[0] == bits[1]
-        return [] if is_same else [f"{where}: tensors differ"]
-    return [] if one == other else [f"{where}: {one} is not {other}"]
+    before, after = leaves(first), leaves(second)
+    return [
+        f"{place}: {str(before.get(place))[:80]} is not {str(after.get(place))[:80]}"
+        for place in sorted(before.keys() | after.keys())
+        if before.get(place, ...) != after.get(place, ...)
+    ]
 
 
 def require_same_end(run: Path, expected: dict[str, Any], but: str = "?") -> None:
     different = [text for text in differences(expected, outcome(run)) if but not in text]
     assert not different, "\n".join(different)
     assert [folder.name for folder in run.parent.iterdir()] == [run.name]
-
-
-@contextmanager
-def surroundings(caches: Path) -> Iterator[pytest.MonkeyPatch]:
-    """Keeps tests apart from the machine's user."""
-    torch.set_num_threads(1)  # threads that outnumber the cores wait for each other
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["python"])  # LightningCLI warns if there are two command lines
-        # or Lightning gives a strategy's process as many as there are cores
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("XDG_CACHE_HOME", str(caches))  # for what is found out about files
-        yield patch

@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..loading.files import prepare
 from ..loading.scan import image_paths
 from ..preprocessing import Preprocessing, bands_of, empty_images
-from ..run.files import whole_file, whole_folder
+from ..run.files import whole_file
 from ..run.progress import note
 from . import hub
 from .command import OutputFile
@@ -75,9 +75,8 @@ def export_model(
     model = model_class.load_from_checkpoint(options.checkpoint).eval()
     about: Preprocessing = model.preprocessing
     images = _images_of(options.images, about) if options.images else generated_images(about)
-    whole = whole_folder if is_folder else whole_file
     network = network_of(model).eval().requires_grad_(False)  # or no result could become an array
-    with output.one_line_errors(), whole(output.path) as partial:
+    with output.one_line_errors(), whole_file(output.path) as partial:
         note(f"writing {output.path}…")
         write(network, model, partial)
         with torch.inference_mode():

@@ -197,7 +197,7 @@ class FitCommand(Command):
             network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
             devices = f"{trainer.world_size} x {trainer.strategy.root_device.type}"
             self.note(f"training {network} on {devices}: {run.path}")
-            log_settings(trainer, self._saved_config, model.val_metrics)
+            log_settings(trainer, self._saved_config)
             return None
         about = checkpoint[ABOUT]
         require_same_classes(about["class_names"], path, model.class_names)

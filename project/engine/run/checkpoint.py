@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 ABOUT = "about"
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
+_DECISIVE = ("torch", "torchvision", "lightning", "torchmetrics")
+"""Packages whose version decides what a checkpoint's numbers are."""
 _NEEDED = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
 
 Checkpoint = dict[str, Any]
@@ -38,12 +41,6 @@ Checkpoint = dict[str, Any]
 
 About = Checkpoint
 """Facts of a checkpoint about itself, see :func:`describe_run`."""
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions that decide what a checkpoint's numbers are."""
-    packages = ("torch", "torchvision", "lightning", "torchmetrics")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
 def sizes_of(trainer: Trainer) -> dict[str, int]:
@@ -59,8 +56,6 @@ def describe_run(
 
     ``thresholds`` are by class, if an image may have several. ``data`` names a class without a
     module to import. ``images`` counts splits. ``selection`` says how ``best.ckpt`` is chosen.
-    ``coverage`` has the thresholds of prediction sets, by percent, if the validation set was
-    measured with these weights.
     """
     data = getattr(trainer, "datamodule", None)
     rates = {
@@ -82,12 +77,14 @@ def describe_run(
         processes=trainer.world_size,
         transforms=getattr(data, "transforms_in_words", dict)(),
         split_seed=getattr(data, "split_seed", None),
-        versions=versions(),
+        versions={
+            "python": platform.python_version(),
+            **{name: version(name) for name in _DECISIVE},
+        },
         epoch=trainer.current_epoch if training else max(trainer.current_epoch - 1, 0),
         step=trainer.global_step,
         selection=selection,
         metrics={**rates, **model.results},
-        coverage=model.coverage if model.validated_step == trainer.global_step else {},
     )
 
 
@@ -104,11 +101,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             " preprocessing"
         )
     for name, value in checkpoint["state_dict"].items():
-        if not isinstance(value, Tensor) or not _is_plain(value):
-            raise UserError(f"'{path}' is damaged: {printable(name)} is no plain tensor")
-        if not value.isfinite().all():
+        if not _is_finite(value):
             raise UserError(
-                f"'{path}' is damaged: {printable(name)} has values that are not finite"
+                f"'{path}' is damaged: {printable(name)} is no tensor of finite numbers"
             )
     return checkpoint
 
@@ -124,13 +119,17 @@ def _has_description(content: Any) -> bool:
         and _are_names([about["arch"]])
         and _are_names(about["class_names"])
         and _are_fractions(about.get("thresholds"), about["class_names"])
-        and _are_fractions(about.get("coverage"))
     )
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Returns True if a tensor has its numbers in memory, which torch does not check."""
-    return tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized
+def _is_finite(value: object) -> bool:
+    """Returns True for a tensor that has its numbers in memory, all finite."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and not (value.is_meta or value.is_quantized)
+        and bool(value.isfinite().all())
+    )
 
 
 def _are_names(names: object) -> bool:
@@ -140,11 +139,11 @@ def _are_names(names: object) -> bool:
     )
 
 
-def _are_fractions(numbers: object, names: list[str] | None = None) -> bool:
-    """Returns True for None, and for a dict of numbers from 0 to 1, of these names if given."""
+def _are_fractions(numbers: object, names: list[str]) -> bool:
+    """Returns True for None, and for a dict of numbers from 0 to 1 of these names."""
     return numbers is None or (
         isinstance(numbers, dict)
-        and (names is None or [*numbers] == names)
+        and [*numbers] == names
         and all(isinstance(value, float) and 0 <= value <= 1 for value in numbers.values())
     )
 
@@ -152,14 +151,11 @@ def _are_fractions(numbers: object, names: list[str] | None = None) -> bool:
 def require_same_classes(known: list[str], path: object, class_names: list[str]) -> None:
     """Refuses data with other classes than a checkpoint knows, or in another order."""
     if known != class_names:
-        pairs = zip(known, class_names, strict=False)
-        first = next((place for place, (old, new) in enumerate(pairs) if old != new), 0)
-        before, now = (
-            f"{'…, ' * bool(first)}{listed(names[first:], 4)}" for names in (known, class_names)
-        )
+        others = sorted({*known} ^ {*class_names})
+        difference = f"differ in {listed(others, 4)}" if others else "have another order"
         raise UserError(
-            f"'{path}' knows the {len(known)} classes {before}, but the data has the"
-            f" {len(class_names)} classes {now}; use the data it was trained on"
+            f"'{path}' knows {len(known)} classes, but the data has {len(class_names)}; they"
+            f" {difference}; use the data it was trained on"
         )
 
 
@@ -195,14 +191,8 @@ def read_weights(source: str | Path) -> Weights:
         UserError: The file is missing or damaged, or has no or several such dicts.
     """
     path = fetch_weights(str(source)) if is_address(source) else Path(source)
-    _require_file(path)
-    try:
-        with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
-            content = _read(path)
-    except UserError as error:
-        if names := _unsafe_types(path):
-            raise UserError(_conversion(path, names)) from error
-        raise
+    with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
+        content = _read(path)
     about = content[ABOUT] if _has_description(content) else {}
     return Weights(_tensors_of(content, path), about.get("preprocessing"))
 
@@ -230,42 +220,41 @@ def _is_state_dict(content: object) -> bool:
     )
 
 
-def _require_file(path: str | Path) -> None:
+def _read(path: str | Path) -> Any:
+    """Reads a file of torch's; a compressed one could fill the memory."""
     if not Path(path).is_file():  # opening a named pipe would wait for ever
         raise UserError(
             f"there is no file '{path}'; runs keep theirs in runs/NAME/checkpoints/best.ckpt"
         )
-
-
-def _read(path: str | Path) -> Any:
-    """Reads a file of torch's; a compressed one could fill the memory."""
-    _require_file(path)
     try:
         if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
-            with zipfile.ZipFile(path) as archive:
-                if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-                    raise ValueError("it is compressed, as torch's files are not")
-                if any(part.external_attr & _DIRECTORY for part in archive.infolist()):
-                    raise ValueError("a part is marked as a folder")  # torch would read nothing
-                if (damaged := archive.testzip()) is not None:
-                    raise ValueError(f"the checksum of {damaged} is wrong")
+            _check_parts(path)
         with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises all kinds
-        raise UserError(
-            f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})"
-        ) from error
+        advice = _conversion(path) if isinstance(error, UnpicklingError) else None
+        reason = f"is damaged or cannot be read safely ({first_sentence(error)})"
+        raise UserError(f"'{path}' {advice or reason}") from error
 
 
-def _unsafe_types(path: str | Path) -> list[str]:
-    """Names the types in a file that cannot be loaded safely, as far as it can be read."""
+def _check_parts(path: str | Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        for part in archive.infolist():
+            if part.compress_type != zipfile.ZIP_STORED:
+                raise ValueError("it is compressed, as torch's files are not")
+            if part.external_attr & _DIRECTORY:
+                raise ValueError("a part is marked as a folder")  # torch would read nothing
+        if damaged := archive.testzip():
+            raise ValueError(f"the checksum of {damaged} is wrong")
+
+
+def _conversion(path: str | Path) -> str | None:
+    """Names types that cannot be loaded safely, with the line of Python that saves the weights."""
+    names: list[str] = []
     with suppress(Exception):  # a damaged file raises all kinds
-        return sorted(get_unsafe_globals_in_checkpoint(path))
-    return []
-
-
-def _conversion(path: str | Path, names: list[str]) -> str:
-    """Says which types a file contains, and the line of Python that saves its weights alone."""
+        names = sorted(get_unsafe_globals_in_checkpoint(path))
+    if not names:
+        return None
     weights = f"torch.load('{path}', weights_only=False)"
     if any(name.startswith("torch.nn.modules.") for name in names):  # a whole network
         weights += ".state_dict()"
@@ -273,8 +262,8 @@ def _conversion(path: str | Path, names: list[str]) -> str:
         tensors = "isinstance(v, dict) and all(map(torch.is_tensor, v.values()))"
         weights = f"{{k: v for k, v in {weights}.items() if {tensors}}}"
     return (
-        f"'{path}' contains {', '.join(names[:3])}, which cannot be loaded safely; if you trust the"
-        f" file, convert it: python -c \"import torch; torch.save({weights}, 'weights.pth')\""
+        f"contains {', '.join(names[:3])}, which cannot be loaded safely; if you trust the file,"
+        f" convert it: python -c \"import torch; torch.save({weights}, 'weights.pth')\""
     )
 
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from http.client import HTTPException
@@ -23,38 +23,29 @@ _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for nam
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yields a hidden path beside the target to write to, which replaces it at the end.
+    """Yields a hidden path for a file or folder, beside the target, which replaces it at the end.
 
     Where the block raises, the target stays as it was.
     """
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
-    # of a killed process, or a link to elsewhere that came with the folder
-    partial.unlink(missing_ok=True)
+    _remove(partial)  # of a killed process, or a link to elsewhere that came with the folder
     try:
         yield partial
-        _wait_for_disk(partial)
+        for part in (partial, *partial.rglob("*")):
+            _wait_for_disk(part)
+        if partial.is_dir():
+            _remove(path)  # a folder replaces no other
         partial.replace(path)
         _wait_for_disk(path.parent)  # a rename is on the disk when its folder is
     finally:
-        partial.unlink(missing_ok=True)
+        _remove(partial)
 
 
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """Yields the path of a new folder, hidden beside the target, which replaces it at the end.
-
-    Where the block raises, the target stays as it was.
-    """
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
-        partial = Path(scratch) / path.name
-        partial.mkdir()
-        yield partial
-        for file in partial.iterdir():
-            _wait_for_disk(file)
-        if path.exists():
-            path.rename(Path(scratch) / "before")
-        partial.rename(path)
-        _wait_for_disk(path.parent)
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _wait_for_disk(path: Path) -> None:
@@ -63,26 +54,6 @@ def _wait_for_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def hard_link(path: Path, name: str) -> None:
-    """Makes a hard link to a file in its folder, in place of what had that name, if it is there.
-
-    Both names are whole files at every moment. Where the file system has no hard links, the file is
-    renamed.
-    """
-    if not path.exists():
-        return
-    linked = path.with_name(f".{name}.partial")
-    linked.unlink(missing_ok=True)
-    try:
-        linked.hardlink_to(path)
-    except OSError:  # some file systems have no hard links
-        path.replace(path.with_name(name))
-    else:
-        # which leaves the link if that is the same file already
-        linked.replace(path.with_name(name))
-        linked.unlink(missing_ok=True)
 
 
 def one_at_a_time(path: Path) -> FileLock:
@@ -106,20 +77,9 @@ def fetch_weights(url: str) -> Path:
     if digest is None:  # many files are called best.ckpt
         folder /= sha256(url.encode()).hexdigest()[:16]
     path = folder / name
-    if path.exists():
-        return path
-    try:
-        with one_at_a_time(path):
-            if not path.exists():
-                note(f"downloading {url} to {path.parent}")
-                watched = sys.stderr.isatty()
-                prefix = digest[1] if digest else None
-                torch.hub.download_url_to_file(url, str(path), prefix, progress=watched)
-    except (OSError, HTTPException, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"'{path}' is not there, and '{url}' cannot be fetched ({first_sentence(error)});"
-            " connect to the network, or put the file there"
-        ) from error
+    prefix = digest[1] if digest else None
+    progress = sys.stderr.isatty()
+    _fetch(url, path, lambda: torch.hub.download_url_to_file(url, str(path), prefix, progress))
     return path
 
 
@@ -127,17 +87,27 @@ def fetch_archive(url: str, md5: str, folder: Path) -> None:
     """Makes ``folder`` from the one of the same name in a .tgz archive, unless it is there."""
     from torchvision.datasets.utils import download_url  # here, as torch above
 
-    with one_at_a_time(folder):
-        if folder.is_dir():
+    def download() -> None:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as scratch:
+            download_url(url, scratch, "archive.tgz", md5)
+            shutil.unpack_archive(Path(scratch, "archive.tgz"), scratch, filter="data")
+            Path(scratch, folder.name).rename(folder)
+
+    _fetch(url, folder, download)
+
+
+def _fetch(url: str, path: Path, download: Callable[[], None]) -> None:
+    """Downloads in one process at a time, unless the path is there."""
+    if path.exists():  # perhaps where nothing can be written
+        return
+    with one_at_a_time(path):
+        if path.exists():
             return
-        note(f"downloading {url} to {folder.parent}")
+        note(f"downloading {url} to {path.parent}")
         try:
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as scratch:
-                download_url(url, scratch, "archive.tgz", md5)
-                shutil.unpack_archive(Path(scratch, "archive.tgz"), scratch, filter="data")
-                shutil.move(Path(scratch, folder.name), folder)
-        except (OSError, RuntimeError, tarfile.TarError) as error:
+            download()
+        except (OSError, HTTPException, ValueError, RuntimeError, tarfile.TarError) as error:
             raise UserError(
-                f"'{folder}' is not there, and cannot be made from '{url}' ({error}); connect to"
-                " the network, or put the folder there"
+                f"'{path}' is not there, and '{url}' cannot be fetched ({first_sentence(error)});"
+                " connect to the network, or put it there"
             ) from error

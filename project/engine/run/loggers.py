@@ -1,9 +1,9 @@
 """Loggers of a run: TensorBoard's files, rewound when it resumes, and those of the user."""
 
 import re
-from collections.abc import Callable, Iterable
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -44,11 +44,11 @@ def place_in_folder(trainer: Namespace, folder: Path) -> None:
     A logger of W&B without an id gets the run's name, by which a resumed run continues there.
     """
     for spec in trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]:
-        if not isinstance(spec, Namespace) or spec.get("init_args") is None:
+        options: Namespace | None = getattr(spec, "init_args", None)
+        if options is None:
             continue
-        options = spec.init_args
         place = options.get("save_dir")
-        if place is not None and "://" not in str(place):
+        if place is not None and "://" not in place:
             options["save_dir"] = str(folder / place)
         is_wandb = issubclass(class_of(spec), WandbLogger)
         if is_wandb and not (options.get("id") or options.get("version")):
@@ -57,11 +57,8 @@ def place_in_folder(trainer: Namespace, folder: Path) -> None:
 
 def class_of(spec: object) -> type:
     """Returns the class that a part of a config names, imported by the parser, or ``object``."""
-    if not isinstance(spec, Namespace) or "class_path" not in spec:
-        return object
-    module, _, name = spec.class_path.rpartition(".")
-    part: type = getattr(import_module(module), name)
-    return part
+    path = getattr(spec, "class_path", None)
+    return resolve_name(path) if path else object
 
 
 def curve_lengths(trainer: Trainer) -> dict[str, int]:
@@ -114,20 +111,16 @@ def add_figure(
             logger.experiment.log_figure(logger.run_id, figure, f"{tag}/{step}.png")
 
 
-def log_settings(trainer: Trainer, options: Namespace, metrics: Iterable[str]) -> None:
-    """Gives every logger the options of a new run.
-
-    TensorBoard's tab HPARAMS shows them beside the metrics; Lightning would log a zero of each.
-    """
+def log_settings(trainer: Trainer, options: Namespace) -> None:
+    """Gives every logger the options of a new run; TensorBoard shows them in its tab HPARAMS."""
     plain = {
         name.replace("init_args.", ""): value if isinstance(value, int | float) else str(value)
         for name, value in vars(options.as_flat()).items()
         if name.startswith(("model.", "data.", "trainer.")) and value is not None
     }
-    shown = {f"{split}/{name}": 0 for split in ("val", "test") for name in metrics}
     for logger in trainer.loggers if trainer.is_global_zero else []:
-        if isinstance(logger, TensorBoardLogger):
-            for summary in hparams(plain, shown):  # type: ignore[no-untyped-call]
-                logger.experiment.file_writer.add_summary(summary)
+        if isinstance(logger, TensorBoardLogger):  # Lightning's method would log a metric as well
+            _, start, _ = hparams(plain, {})  # type: ignore[no-untyped-call]
+            logger.experiment.file_writer.add_summary(start)
         else:
             logger.log_hyperparams(plain)

@@ -1,19 +1,15 @@
 """A run's processes: the signals that stop them, and an end for all when the first one dies."""
 
-import atexit
 import ctypes
 import os
 import signal
-import subprocess
 import sys
-import time
 from types import FrameType
 from typing import Any
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, try again
 _FIRST_PID = "LOCAL_RANK_0_PID"  # in the environment of what the first process starts
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
-_PATIENCE = 5.0  # seconds for processes to end by themselves
 
 
 class StopRequest:
@@ -46,34 +42,16 @@ class StopRequest:
         self.made = True
 
 
-def watch_processes(launcher: Any) -> None:
-    """Has the system end the processes that Lightning started when the first one dies.
+def watch_processes(launcher: object) -> None:
+    """Has Linux end the processes that Lightning started when the first one ends, however it does.
 
     Otherwise they would wait in a collective until the backend's time limit. Lightning's observer
-    does the rest; torchrun and srun watch their own.
+    ends the first one when another dies; torchrun and srun watch their own.
     """
-    if (first := os.environ.get(_FIRST_PID)) and int(os.environ.get("LOCAL_RANK", 0)) > 0:
-        _die_with(int(first))
-    elif (
-        hasattr(launcher, "procs") and not launcher.cluster_environment.creates_processes_externally
-    ):
-        os.environ[_FIRST_PID] = str(os.getpid())
-        atexit.register(_end_processes, launcher)
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
+    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        if hasattr(launcher, "procs"):
+            os.environ[_FIRST_PID] = str(os.getpid())
+    elif _FIRST_PID in os.environ and sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has died before
+        if os.getppid() != int(os.environ[_FIRST_PID]):  # it has ended before
             os._exit(2)
-
-
-def _end_processes(launcher: Any) -> None:
-    """Ends what Lightning has started and forgets if the first process fails."""
-    deadline = time.monotonic() + _PATIENCE
-    for process in launcher.procs:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -1,6 +1,5 @@
-"""YAML from anywhere: without aliases that multiply and keys that are given twice."""
+"""YAML from anywhere: without aliases, which can multiply, and keys that are given twice."""
 
-import math
 import re
 
 import yaml
@@ -8,21 +7,21 @@ import yaml
 from ..errors import UserError, first_sentence
 
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
-_LARGEST = 100_000  # nodes, with aliases expanded
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases that multiply, and a key that is given twice."""
+    """Refuses aliases, and a key that is given twice."""
 
     yaml_implicit_resolvers = {  # numbers such as 1e-3, as in YAML 1.2
         first: [*resolvers, ("tag:yaml.org,2002:float", _EXPONENT)]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def get_single_node(self) -> yaml.Node | None:
-        node: yaml.Node | None = super().get_single_node()
-        if node is not None and _size(node, {}) > _LARGEST:
-            raise yaml.YAMLError("its aliases multiply")
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            problem = "aliases are not supported; write the value out"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
+        node: yaml.Node | None = super().compose_node(parent, index)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
@@ -30,19 +29,9 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if str(key.value) in names:
                 problem = f"'{key.value}' is given twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             names.add(str(key.value))
         return super().construct_mapping(node, deep)
-
-
-def _size(node: yaml.Node, sizes: dict[int, float]) -> float:
-    """Counts the nodes of a document, with aliases expanded."""
-    if id(node) not in sizes:
-        sizes[id(node)] = math.inf  # if an alias refers to what contains it
-        items = node.value if isinstance(node, yaml.CollectionNode) else []
-        children = [child for item in items for child in (item if type(item) is tuple else [item])]
-        sizes[id(node)] = 1 + sum(_size(child, sizes) for child in children)
-    return sizes[id(node)]
 
 
 def read_yaml(text: str, name: str) -> object:

@@ -11,7 +11,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..errors import require
 from ..run.checkpoint import Checkpoint
-from ..run.files import hard_link
 from ..run.folder import CHECKPOINTS, LAST, PREVIOUS
 from ..run.loggers import curve_lengths
 from ..run.processes import EXIT_CODE, StopRequest
@@ -166,8 +165,8 @@ class LastCheckpoint(Callback):
             last = Path(trainer.default_root_dir) / CHECKPOINTS / LAST
             # one that was neither written nor read here may be damaged
             is_sound = self._save_took > 0 or trainer.ckpt_path == str(last)
-            if trainer.is_global_zero and is_sound:
-                hard_link(last, PREVIOUS)
+            if trainer.is_global_zero and is_sound and last.exists():
+                last.replace(last.with_name(PREVIOUS))
             trainer.save_checkpoint(last)
             self._saved_at = time.monotonic()
             self._save_took = self._saved_at - began

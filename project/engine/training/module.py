@@ -17,7 +17,7 @@ from torchmetrics import Metric, MetricCollection
 from ..errors import NonFiniteError, UserError
 from ..run.checkpoint import ABOUT, Checkpoint, describe_run, read_weights, sizes_of
 from ..run.progress import note
-from ..run.settings import allow_network, plain_options
+from ..run.settings import allow_module, plain_options
 from .best_checkpoint import selection
 from .bookkeeping import Bookkeeping, require_supported_callbacks
 from .labels import LabelModule
@@ -117,7 +117,7 @@ class ClassifierModule(LabelModule):
 
     def add_metrics(self) -> None:
         """Builds the metrics of each set; checkpoints may name the model's network from then on."""
-        allow_network(self.arch)
+        allow_module(self.arch.rpartition(".")[0])
         # groups would merge metrics whose states agree after the first batch
         metrics = MetricCollection({**self.configure_metrics()}, compute_groups=False)
         trained = {name: metrics[name] for name in self.train_metric_names if name in metrics}

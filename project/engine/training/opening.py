@@ -28,7 +28,7 @@ def opened(
     """
     checkpoint = read_checkpoint(path)
     model_class = _imported(cls, checkpoint[ABOUT], path)
-    saved = plain_options(checkpoint.get("hyper_parameters"), model_class)
+    saved = plain_options(checkpoint.get("hyper_parameters") or {}, model_class)
     options = {
         name: value for name, value in saved.items() if name not in cls.not_saved
     } | arguments
