@@ -105,7 +105,7 @@ def data_for(name: str) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_command_of_an_example_trains(file, workplace, capsys):
-    if package := {"timm_network": "timm", "lora": "timm", "streaming": "litdata"}.get(file.stem):
+    if package := {"timm_network": "timm", "lora": "timm"}.get(file.stem):
         pytest.importorskip(package, reason=f"{package} is no requirement")
     (command,) = re.findall(r"^(?:# )?python -m project\.fit (.*)$", file.read_text(), re.M)
     given = [

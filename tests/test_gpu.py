@@ -11,10 +11,10 @@ from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import DDPStrategy
 from torch.optim import SGD
 
-from project.data.augmentation import augment
 from project.engine.loading.batch import ImageBatch
 from project.engine.randomness import restored_generators, seed_generators
 from project.model.schedules import CosineWithWarmup
+from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, free_port, run_together
 from tests.distributed.test_same_numbers import LossLogger
@@ -31,19 +31,10 @@ def test_augmentation_is_that_of_a_cpu_to_the_last_bit():
     images = torch.randint(
         0, 256, (64, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
-    batch, fill = (
-        ImageBatch(images, torch.zeros(64).long(), torch.arange(64) * 977),
-        torch.tensor([1, 2, 3]).byte(),
-    )
-    options: dict[str, Any] = {
-        "seed": 5,
-        "epoch": 3,
-        "flipping": True,
-        "padding": 4,
-        "cutout_size": 8,
-    }
-    there = augment(ImageBatch(*(field.cuda() for field in batch)), fill=fill.cuda(), **options)
-    assert torch.equal(there.images.cpu(), augment(batch, fill=fill, **options).images)
+    batch = ImageBatch(images, torch.zeros(64).long(), torch.arange(64) * 977)
+    data = NoiseDataModule(seed=5, flip=True, crop_padding=4, cutout=8)
+    there = data.augment(ImageBatch(*(field.cuda() for field in batch)), 3)
+    assert torch.equal(there.images.cpu(), data.augment(batch, 3).images)
 
 
 def test_seeding_seeds_the_gpus_own_generator_too():

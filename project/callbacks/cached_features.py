@@ -7,7 +7,8 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
-from project.engine import ArrayDataset, ImageBatch, ImageDataModule, UserError, note
+from project.data.augmentation import AugmentedDataModule
+from project.engine import ArrayDataset, ImageBatch, UserError, note
 from project.model import ImageClassifier
 from project.model.networks import head
 from project.model.test_time import exact_logits
@@ -25,7 +26,7 @@ class CachedFeatures(Callback):
         if stage != "fit":
             return
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        if trainer.world_size > 1 or not isinstance(data, ImageDataModule):
+        if trainer.world_size > 1 or not isinstance(data, AugmentedDataModule):
             raise UserError(
                 "CachedFeatures needs one of our data modules and one device;"
                 " add --trainer.devices 1"

@@ -20,9 +20,8 @@ Flip = bool | Literal["alternating"]
 """Rules by which training images are mirrored."""
 
 
-def flip(images: Tensor, chance: Tensor) -> Tensor:
-    """Mirrors an image left to right where its number, (N, 1), is below one half."""
-    mirrored = chance[:, 0] < 0.5
+def flip(images: Tensor, mirrored: Tensor) -> Tensor:
+    """Mirrors images left to right where a mask, (N,), says so."""
     if images.device.type == "cpu":  # elsewhere each image would be a command of its own
         parts = zip(torch.split(images, 1), mirrored.tolist(), strict=True)
         return torch.cat([image.flip(-1) if turn else image for image, turn in parts])
@@ -54,43 +53,16 @@ def cutout(images: Tensor, where: Tensor, side: int, fill: Tensor) -> Tensor:
     Its centre is ``where``, (N, 2) in [0, 1), from top and left; a part may fall outside the image.
     """
     height, width = images.shape[-2:]
-    rows = torch.arange(height, device=images.device) - ((where[:, :1] * height).long() - side // 2)
-    columns = torch.arange(width, device=images.device) - (
-        (where[:, 1:] * width).long() - side // 2
-    )
-    covered = ((rows >= 0) & (rows < side))[:, None, :, None] & ((columns >= 0) & (columns < side))[
-        :, None, None, :
-    ]
-    return torch.where(covered, fill[:, None, None], images)
+    rows = _covered(where[:, :1], height, side)[:, None, :, None]
+    columns = _covered(where[:, 1:], width, side)[:, None, None, :]
+    return torch.where(rows & columns, fill[:, None, None], images)
 
 
-def augment(
-    batch: ImageBatch,
-    seed: int,
-    epoch: int,
-    flipping: Flip,
-    padding: int,
-    cutout_size: int,
-    fill: Tensor,
-) -> ImageBatch:
-    """Shifts, flips and cuts out, as :class:`AugmentedDataModule` describes its options.
-
-    The covered square has the colour ``fill``, (channels,). ``flipping`` may be ``alternating``, as
-    in section 3.6 of Jordan, 2024, https://arxiv.org/abs/2404.00498.
-    """
-    images = batch.images
-    if padding:
-        images = shift(images, uniform(seed, epoch, batch.indices, _SHIFT, 2), padding)
-    if flipping == "alternating":
-        chance = uniform(seed, 0, batch.indices, _FLIP)
-        if epoch % 2 == 1:
-            chance = (chance < 0.5).to(chance)  # mirrors the other half
-        images = flip(images, chance)
-    elif flipping:
-        images = flip(images, uniform(seed, epoch, batch.indices, _FLIP))
-    if cutout_size:
-        images = cutout(images, uniform(seed, epoch, batch.indices, _CUTOUT, 2), cutout_size, fill)
-    return batch._replace(images=images)
+def _covered(centre: Tensor, length: int, side: int) -> Tensor:
+    """Returns a mask, (N, length), of ``side`` pixels around ``centre``, (N, 1) in [0, 1)."""
+    pixels = torch.arange(length, device=centre.device)
+    start = (centre * length).long() - side // 2
+    return (pixels >= start) & (pixels < start + side)
 
 
 class AugmentedDataModule(ImageDataModule):
@@ -116,23 +88,34 @@ class AugmentedDataModule(ImageDataModule):
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
-        """Augments a training batch of that epoch."""
-        size = min(batch.images.shape[-2:])  # transforms may have changed it
+        """Shifts, flips and cuts out, in a training batch of that epoch."""
+        images = batch.images
+        size = min(images.shape[-2:])  # transforms may have changed it
         if self.crop_padding >= size:
             raise UserError(
                 f"--data.crop_padding must be below {size}, the image size, got {self.crop_padding}"
             )
-        fill = self.mean_colour(batch.images)
-        return augment(batch, self.seed, epoch, self.flip, self.crop_padding, self.cutout, fill)
+        if self.crop_padding:
+            where = uniform(self.seed, epoch, batch.indices, _SHIFT, 2)
+            images = shift(images, where, self.crop_padding)
+        if self.flip == "alternating":  # section 3.6 of https://arxiv.org/abs/2404.00498
+            mirrored = uniform(self.seed, 0, batch.indices, _FLIP)[:, 0] < 0.5
+            images = flip(images, mirrored if epoch % 2 == 0 else ~mirrored)
+        elif self.flip:
+            images = flip(images, uniform(self.seed, epoch, batch.indices, _FLIP)[:, 0] < 0.5)
+        if self.cutout:
+            where = uniform(self.seed, epoch, batch.indices, _CUTOUT, 2)
+            images = cutout(images, where, self.cutout, self.mean_colour(images))
+        return batch._replace(images=images)
 
     def augmentation(self) -> list[str]:
         """Names the options, and the hooks of a subclass, that change images at random."""
-        options = ("crop_scale", "flip", "crop_padding", "cutout")
-        hooks = ("augment", "transform_batch", "on_after_batch_transfer")
-        names = [f"--data.{name}" for name in options if getattr(self, name, None)]
-        names += [
-            f"{type(self).__name__}.{name}"
-            for name in hooks
+        names = ["crop_scale", "train_transforms", "flip", "crop_padding", "cutout"]
+        options = [name for name in [*names, "batch_transforms"] if getattr(self, name, None)]
+        hooks = [
+            name
+            for name in ("augment", "transform_batch", "on_after_batch_transfer")
             if getattr(type(self), name) is not getattr(AugmentedDataModule, name)
         ]
-        return [*names, *super().augmentation()]
+        hooks = [f"{type(self).__name__}.{name}" for name in hooks]
+        return [*(f"--data.{name}" for name in options), *hooks]

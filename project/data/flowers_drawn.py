@@ -1,121 +1,55 @@
 """The built-in data: eight kinds of flowers drawn from random numbers, without a download.
 
-The kinds share their colours: the count, outline and order of the petals and the centre tell them
-apart. A canvas spans [-1, 1] both ways, y upwards. Planes are float32 (N, S, S), an image's numbers
-(N, 1, 1), and colours (N, 3, 1, 1). An image does not depend on the batch that it is drawn in, to
-the last bit: hence hashed random numbers, and no ``atan2`` or ``pow``, whose vectorised body and
-scalar tail round differently.
+The kinds share their colours: the number and outline of the petals and the centre tell them apart.
+A canvas spans [-1, 1] both ways, y upwards; a flower's own lengths are in units of a petal. Planes
+are float32 (N, S, S), an image's numbers (N, 1, 1), and colours (N, 3, 1, 1). An image does not
+depend on the batch that it is drawn in, to the last bit: hence hashed random numbers, and no
+``atan2`` or ``pow``, whose vectorised body and scalar tail round differently.
 """
 
+from collections.abc import Callable
+from functools import partial
 from math import pi
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from project.data.augmentation import AugmentedDataModule
-from project.engine import ArrayDataset, Preprocessing, UserError, uniform
+from project.engine import ArrayDataset, Preprocessing, uniform
 
+Numbers = Callable[..., list[Tensor]]
+"""Draws numbers for a purpose, uniform in each of some ranges."""
 
-class Species(NamedTuple):
-    """A kind of flower; lengths are in units of a petal's length, colours are "rrggbb"."""
-
-    petals: int  # in a layer
-    back: float  # length of the petals of a second layer, behind gaps of the first; 0.1 hides them
-    width: float  # half of a petal's greatest width
-    taper: float  # how much wider its tip is than its base
-    bluntness: float  # 1 is pointed like a lens, 2 an ellipse, more is blunter
-    teeth: float  # depth of the teeth at its tip
-    uneven: float  # how much the lowest petal outgrows the others
-    centre: float  # radius of the dome in the middle
-    reach: float  # how far the mark around the dome reaches
-    middle: str  # colours of dome and mark
-    paints: str  # names of four
-
-
-PAINTS = {  # a petal's colours at its base and its tip
-    "white": "dfe3bd fffdf8",
-    "pink": "f9dbe0 ee86b0",
-    "magenta": "e268ad b81c72",
-    "red": "8e0d18 ea3a32",
-    "orange": "e2530f ffac42",
-    "yellow": "ee9f12 ffe556",
-    "purple": "51268f b288e0",
-    "blue": "3644a6 93aef2",
-}
+PAINTS = [  # a petal's colours at its base and its tip
+    "dfe3bd fffdf8",
+    "f9dbe0 ee86b0",
+    "e268ad b81c72",
+    "8e0d18 ea3a32",
+    "e2530f ffac42",
+    "ee9f12 ffe556",
+    "51268f b288e0",
+    "3644a6 93aef2",
+]
 GREENS = "2f5a2c 4d7a35 6f9a45 3c6b4c 88a75a"
 SKIES = "1f4a35 35663a 6c9a50 a9c983 8cbfd0 cfe3d6 ecd3a4 5a5685 c39fc0 243a52 e8b8a8"
-# fmt: off
+# The petals of a layer; the length of a second layer's behind the gaps, where 0.1 hides it; half of
+# a petal's width; how much wider its tip is than its base; its bluntness, where 1 is pointed like a
+# lens and 2 an ellipse; the radius of the dome in the middle, and of a mark around it; the colours
+# of both.
 SPECIES = {
-    "anemone": Species(6, 0.95, 0.36, 0.25, 2.2, 0, 0, 0.22, 0.42,
-        "201c2b f6f1ea", "pink red purple blue"),
-    "buttercup": Species(5, 0.1, 0.52, 0.38, 2.4, 0, 0, 0.2, 0.35,
-        "8fae3a d9c33a", "yellow white orange pink"),
-    "cosmos": Species(8, 0.1, 0.33, 0.5, 3.2, -0.2, 0, 0.18, 0.26,
-        "f0b822 7a1440", "pink white magenta red"),
-    "daisy": Species(12, 0.92, 0.085, 0.25, 2.6, 0, 0, 0.27, 0.3,
-        "f2c02c d8d79a", "white pink purple blue"),
-    "lily": Species(3, 1, 0.29, 0, 1.15, 0, 0, 0.08, 0.4,
-        "c8d46a d7dc84", "white orange pink magenta"),
-    "poppy": Species(2, 1, 0.66, 0.3, 2.6, 0.06, 0, 0.16, 0.36,
-        "8faa50 1c1018", "red orange white purple"),
-    "sunflower": Species(13, 0.97, 0.13, -0.1, 1.2, 0, 0, 0.44, 0.55,
-        "4a2d16 f08a14", "yellow orange red white"),
-    "violet": Species(5, 0.1, 0.4, 0.3, 2.3, 0, 0.26, 0.09, 0.4,
-        "f7c92e 2a1244", "purple blue yellow white"),
+    "anemone": (6, 0.95, 0.36, 0.25, 2.2, 0.22, 0.42, "201c2b f6f1ea"),
+    "buttercup": (5, 0.1, 0.52, 0.38, 2.4, 0.2, 0.35, "8fae3a d9c33a"),
+    "cosmos": (8, 0.1, 0.33, 0.5, 3.2, 0.18, 0.26, "f0b822 7a1440"),
+    "daisy": (12, 0.92, 0.085, 0.25, 2.6, 0.27, 0.3, "f2c02c d8d79a"),
+    "lily": (3, 1.0, 0.29, 0.0, 1.15, 0.08, 0.4, "c8d46a d7dc84"),
+    "poppy": (2, 1.0, 0.66, 0.3, 2.6, 0.16, 0.36, "8faa50 1c1018"),
+    "sunflower": (13, 0.97, 0.13, -0.1, 1.2, 0.44, 0.55, "4a2d16 f08a14"),
+    "violet": (4, 0.1, 0.42, 0.3, 2.3, 0.09, 0.4, "f7c92e 2a1244"),
 }
-# fmt: on
 _POSE, _PAINT, _SKY, _DISCS, _LEAVES, _LIGHT = range(100, 106)  # purposes of random numbers
 _CHUNK = 64  # images at a time: few enough for their planes to stay in the processor's cache
-
-
-class _Canvas:
-    """A few images in the making, ``indices`` of a data set, and their random numbers."""
-
-    def __init__(self, seed: int, indices: Tensor, size: int) -> None:
-        self.seed, self.indices = seed, indices
-        self.pixel = 2 / size
-        steps = (torch.arange(size) + 0.5) * self.pixel - 1
-        self.x, self.y = steps.view(1, 1, size), -steps.view(1, size, 1)
-        self.image = torch.zeros(len(indices), 3, size, size)
-
-    def draw(self, purpose: int, *ranges: tuple[float, float]) -> list[Tensor]:
-        """Draws a number for each range, uniform in it."""
-        numbers = uniform(self.seed, 0, self.indices, purpose, len(ranges))[..., None, None]
-        return [
-            low + (high - low) * number
-            for (low, high), number in zip(ranges, numbers.unbind(1), strict=True)
-        ]
-
-    def paint(self, colour: Tensor, distance: Tensor, blur: float | Tensor = 0.0) -> None:
-        """Paints where the distance to an outline, positive inside, says so, and blurs the edge."""
-        alpha = (distance / (self.pixel + blur) + 0.5).clamp_(0, 1)
-        self.image.lerp_(colour.expand_as(self.image), alpha[:, None])
-
-
-def _arrange(
-    radius: Tensor, angle: Tensor, length: Tensor, kind: dict[str, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Arranges petals around a point, from which pixels have polar coordinates.
-
-    Returns the distance to the outline of the nearest petal, positive inside, and the place along
-    it, from 0 to 1, and across it, from -1 to 1, each (N, S, S).
-    """
-    sector = 2 * pi / kind["petals"]
-    number = (angle / sector).round()
-    off = angle - number * sector
-    length = length * (1 + kind["uneven"] * (number * sector).cos())
-    along = radius * off.cos() / length
-    ends = 2 * along - 1  # -1 at the base, 1 at the tip
-    width = length * kind["width"] * (1 + kind["taper"] * ends.clamp(-1, 1))
-    across = radius * off.sin() / width
-    # The outline is where 1 - |across|^bluntness - ends^2 is 0; by its slope, that is a distance.
-    power = (across.abs().clamp_min(1e-3).log() * (kind["bluntness"] - 1)).exp()
-    slope = (power * kind["bluntness"] / width).square() + (4 * ends / length).square()
-    tip = ends.square() * (1 + kind["teeth"] * (3 * pi * across).cos())
-    level = 1 - power * across.abs() - tip
-    return level / (slope.sqrt() + 1e-3), along, across
 
 
 def draw_flowers(labels: Tensor, indices: Tensor, *, seed: int, size: int = 32) -> Tensor:
@@ -123,110 +57,125 @@ def draw_flowers(labels: Tensor, indices: Tensor, *, seed: int, size: int = 32) 
 
     It is a function of (seed, index, label, size) alone.
     """
-    parts = (torch.split(numbers, _CHUNK) for numbers in (labels, indices))
-    chunks = zip(*parts, strict=True)
-    return torch.cat([_draw(kinds, _Canvas(seed, part, size)) for kinds, part in chunks])
+    chunks = zip(*(torch.split(part, _CHUNK) for part in (labels, indices)), strict=True)
+    return torch.cat([_draw(kinds, partial(_numbers, seed, part), size) for kinds, part in chunks])
 
 
-def _draw(labels: Tensor, canvas: _Canvas) -> Tensor:
-    ranges = (-0.26, 0.26), (-0.2, 0.26), (0.55, 0.85), (0, 0.8), (0, 2 * pi), (0, 2 * pi)
-    x, y, length, tilt, towards, spin = canvas.draw(_POSE, *ranges)
-    right, up = canvas.x - x, canvas.y - y
-    _paint_garden(canvas)
-    _paint_leaves(canvas, right, up, length)
-    along = (right * towards.cos() + up * towards.sin()) / tilt.cos()  # tilted away from us
-    across = up * towards.cos() - right * towards.sin()
-    radius = (along.square() + across.square()).sqrt()
-    angle = 2 * (across / (radius + along + 1e-6)).atan()
-    _paint_flower(canvas, labels, radius, angle + spin, length)
-    return _develop(canvas)
+def _numbers(
+    seed: int, indices: Tensor, purpose: int, *ranges: tuple[float, float]
+) -> list[Tensor]:
+    drawn = uniform(seed, 0, indices, purpose, len(ranges))[..., None, None].unbind(1)
+    return [low + (high - low) * number for (low, high), number in zip(ranges, drawn, strict=True)]
 
 
-def _paint_garden(canvas: _Canvas) -> None:
+def _draw(labels: Tensor, numbers: Numbers, size: int) -> Tensor:
+    steps = (torch.arange(size) + 0.5) * 2 / size - 1
+    x, y = steps.view(1, 1, size), -steps.view(1, size, 1)
+    image = _paint_garden(x, y, numbers)
+    pose = (-0.26, 0.26), (-0.2, 0.26), (0.55, 0.85), (0, 0.8), (0, 2 * pi), (0, 2 * pi)
+    right, up, length, tilt, towards, spin = numbers(_POSE, *pose)
+    x, y = (x - right) / length, (y - up) / length
+    image = _paint_leaves(image, x, y, numbers)
+    along = (x * towards.cos() + y * towards.sin()) / tilt.cos()  # tilted away from us
+    across = y * towards.cos() - x * towards.sin()
+    image = _paint_flower(image, along, across, spin, labels, numbers)
+    (gain,) = numbers(_LIGHT, (0.8, 1.15))
+    return (255 * gain[:, None] * image).round().clamp(0, 255).to(torch.uint8)
+
+
+def _paint_garden(x: Tensor, y: Tensor, numbers: Numbers) -> Tensor:
     """Paints a gradient and blurred discs of light and colour."""
-    first, second, angle, blur = canvas.draw(_SKY, (0, 1), (0, 1), (0, 2 * pi), (0.05, 0.3))
-    canvas.image += _pick(first, SKIES)
-    ramp = canvas.x * angle.cos() + canvas.y * angle.sin()
-    canvas.paint(_pick(second, SKIES), ramp, 1.5)
+    first, second, angle, blur = numbers(_SKY, (0, 1), (0, 1), (0, 2 * pi), (0.05, 0.3))
+    ramp = (x * angle.cos() + y * angle.sin()) / 1.5
+    image = _blend(_pick(first, SKIES), _pick(second, SKIES), ramp)
     part = (-1.1, 1.1), (-1.1, 1.1), (0.08, 0.4), (0, 1)
-    discs = canvas.draw(_DISCS, *(8 * part))
-    tones = " ".join([*PAINTS.values(), GREENS, GREENS, GREENS])
+    discs = numbers(_DISCS, *(8 * part))
+    tones = " ".join([*PAINTS, GREENS, GREENS, GREENS])
     for at in range(0, len(discs), len(part)):
-        x, y, size, tone = discs[at : at + len(part)]
-        far = (size.square() - (canvas.x - x).square() - (canvas.y - y).square()) / (2 * size)
-        canvas.paint(_pick(tone, tones), far.clamp_max(0.2 * blur), blur)
+        right, up, radius, tone = discs[at : at + len(part)]
+        inside = radius - ((x - right).square() + (y - up).square()).sqrt()
+        image = _blend(image, _pick(tone, tones), (inside / blur).clamp_max(0.2))
+    return image
 
 
-def _paint_leaves(canvas: _Canvas, right: Tensor, up: Tensor, length: Tensor) -> None:
-    """Paints a stem, a whorl of leaves, and the flower's shadow on them."""
-    ranges = (-0.5, 0.5), (2, 6), (0.12, 0.24), (0, 2 * pi), (0, 1), (0.9, 1.5)
-    bend, count, width, turn, green, reach = canvas.draw(_LEAVES, *ranges)
-    stem = (0.05 - (right - bend * up.square()).abs()).minimum(-up)
-    canvas.paint(_pick(green, GREENS) * 0.8, stem)
-    radius = (right.square() + up.square()).sqrt()
-    angle = 2 * (up / (radius + right + 1e-6)).atan() + turn
-    kind = dict.fromkeys(Species._fields, torch.zeros(1)) | {"bluntness": torch.tensor(1.2)}
-    kind |= {"petals": count.floor(), "width": width}
-    distance, along, across = _arrange(radius, angle, length * reach, kind)
-    veins = 0.1 * (22 * (along - 0.4 * across.abs())).cos()
-    light = 0.75 + 0.3 * along.clamp(0, 1) + 0.12 * across.clamp(-1, 1) + veins
-    canvas.paint(_pick(green, GREENS) * light[:, None], distance)
-    canvas.image *= 1 - 0.5 * (-1.5 * (radius / length).square()).exp()[:, None]
+def _paint_leaves(image: Tensor, x: Tensor, y: Tensor, numbers: Numbers) -> Tensor:
+    """Paints a stem and a whorl of leaves."""
+    count, turn, tone = numbers(_LEAVES, (2, 6), (0, 2 * pi), (0, 1))
+    green = _pick(tone, GREENS)
+    stem = (0.07 - (x - 0.3 * y.square()).abs()).minimum(-y)
+    image = _blend(image, 0.8 * green, stem * image.shape[-1] / 3)
+    leaf = count.floor(), *torch.tensor([0.2, 0.0, 1.2])
+    return _paint_petals(image, x / 1.2, y / 1.2, turn, leaf, (0.7 * green, 1.1 * green))
 
 
 def _paint_flower(
-    canvas: _Canvas, labels: Tensor, radius: Tensor, angle: Tensor, length: Tensor
-) -> None:
-    """Paints two layers of petals from back to front, and the dome with its spirals of seeds."""
-    numbers = torch.tensor([species[:9] for species in SPECIES.values()])[labels]
-    kind = dict(zip(Species._fields, numbers[..., None, None].unbind(1), strict=False))
-    middles = _rgb(" ".join(species.middle for species in SPECIES.values())).view(-1, 2, 3, 1, 1)
-    dome, mark = middles[labels].unbind(1)
-    choice, *tint = canvas.draw(_PAINT, (0, 4), (0.92, 1.06), (0.92, 1.06), (0.92, 1.06))
-    names = " ".join(species.paints for species in SPECIES.values()).split()
-    paints = _rgb(" ".join(PAINTS[name] for name in names)).view(-1, 2, 3, 1, 1)
-    base, tip = paints[labels * 4 + choice.flatten().long()].unbind(1)
-    for layer, size in ((1, kind["back"]), (0, torch.ones(1))):
-        turned = angle + layer * pi / kind["petals"]
-        distance, along, across = _arrange(radius, turned, length * size, kind)
-        colour = base + (tip - base) * (1.25 * along - 0.15).clamp(0, 1)[:, None]
-        marked = ((kind["reach"] - along) / 0.16 + 0.5).clamp(0, 1)
-        colour = colour.lerp(mark.expand_as(colour), 0.8 * marked[:, None])
-        rise = along.clamp(0, 1)
-        veins = 0.1 * (13 * across).cos() * rise - 0.12 * across.clamp(-1, 1)
-        shade = (0.8 + 0.28 * rise + 0.08 * turned.cos() + veins) * (1 - 0.18 * layer)
-        canvas.image *= 1 - 0.3 * (30 * distance.clamp_max(0) / length).exp()[:, None]
-        canvas.paint(colour * torch.stack(tint, 1) * shade[:, None], distance)
-    near = radius / (length * kind["centre"])
-    seeds = (9 * angle + 7 * near).cos() * (9 * angle - 7 * near).cos()
-    light = 1.05 - 0.4 * near.square() + near * 0.35 * seeds
-    canvas.image *= 1 - 0.4 * (-2 * (near - 1).clamp_min(0)).exp()[:, None]
-    canvas.paint((dome * light[:, None]).clamp(0, 1), (1 - near) * length * kind["centre"])
+    image: Tensor, along: Tensor, across: Tensor, spin: Tensor, labels: Tensor, numbers: Numbers
+) -> Tensor:
+    """Paints two layers of petals from back to front, the mark and the dome."""
+    table = torch.tensor([species[:7] for species in SPECIES.values()])[labels]
+    petals, back, *shape, centre, reach = table[..., None, None].unbind(1)
+    dome, mark = _pairs([species[7] for species in SPECIES.values()], labels)
+    (choice,) = numbers(_PAINT, (0, len(PAINTS)))
+    base, tip = _pairs(PAINTS, choice.flatten().long())
+    kind = petals, *shape
+    behind = along / back, across / back, spin + pi / petals
+    image = _paint_petals(image, *behind, kind, (0.8 * base, 0.8 * tip))
+    image = _paint_petals(image, along, across, spin, kind, (base, tip))
+    radius = (along.square() + across.square()).sqrt()
+    image = _blend(image, mark, ((reach - radius) / 0.2).clamp_max(0.35))
+    light = (1.1 - 0.4 * (radius / centre).square()).clamp_min(0.5)
+    return _blend(image, dome * light[:, None], (centre - radius) * image.shape[-1] / 3)
 
 
-def _develop(canvas: _Canvas) -> Tensor:
-    """Lights the scene and turns it into uint8 (N, 3, S, S)."""
-    ranges = (0.85, 1.3), (-0.08, 0.08), (0.1, 0.3), (0, 2 * pi), (0.9, 1.15)
-    gain, warmth, vignette, sun, contrast = canvas.draw(_LIGHT, *ranges)
-    slant = 1 + 0.15 * (canvas.x * sun.cos() + canvas.y * sun.sin())
-    light = gain * slant * (1 - vignette * (canvas.x.square() + canvas.y.square()))
-    tint = torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], 1)
-    image = (canvas.image * light[:, None] * tint - 0.5) * contrast[:, None] + 0.5
-    return (255 * image).round().clamp(0, 255).to(torch.uint8)
+def _paint_petals(
+    image: Tensor,
+    x: Tensor,
+    y: Tensor,
+    spin: Tensor,
+    kind: tuple[Tensor, ...],
+    colours: tuple[Tensor, Tensor],
+) -> Tensor:
+    """Paints a layer of petals of length 1 around the origin, and their shadow."""
+    petals, width, taper, bluntness = kind
+    radius = (x.square() + y.square()).sqrt()
+    angle = 2 * (y / (radius + x + 1e-6)).atan() + spin
+    sector = 2 * pi / petals
+    angle = angle - (angle / sector).round() * sector  # from the middle of the nearest petal
+    along = radius * angle.cos()  # 0 at its base, 1 at its tip
+    ends = 2 * along - 1
+    width = width * (1 + taper * ends.clamp(-1, 1))
+    across = radius * angle.sin() / width  # -1 and 1 at its sides
+    # The outline is where 1 - |across|^bluntness - ends^2 is 0; by its slope, that is a distance.
+    power = (across.abs().clamp_min(1e-3).log() * (bluntness - 1)).exp()
+    slope = (power * bluntness / width).square() + (4 * ends).square()
+    inside = (1 - power * across.abs() - ends.square()) / (slope.sqrt() + 1e-3)
+    image = image * (1 - 0.3 * (30 * inside.clamp_max(0)).exp())[:, None]
+    colour = _blend(*colours, 1.25 * along - 0.65)
+    veins = 0.1 * along * (13 * across).cos() - 0.12 * across.clamp(-1, 1)
+    light = 0.85 + 0.2 * along.clamp(0, 1) + veins
+    return _blend(image, colour * light[:, None], inside * image.shape[-1] / 3)
+
+
+def _blend(image: Tensor, colour: Tensor, level: Tensor) -> Tensor:
+    """Blends a colour in, from none of it where the level is below -0.5 to all of it at 0.5."""
+    return image.lerp(colour, (level + 0.5).clamp(0, 1)[:, None])
 
 
 def _pick(number: Tensor, colours: str) -> Tensor:
-    """Picks colours (N, 3, 1, 1) by numbers (N, 1, 1) in [0, 1)."""
+    """Picks one of some colours "rrggbb rrggbb" by numbers in [0, 1)."""
     table = _rgb(colours)
     return table[(number.flatten() * len(table)).long()]
 
 
+def _pairs(pairs: list[str], places: Tensor) -> tuple[Tensor, ...]:
+    """Returns the two colours of each place in a list of pairs."""
+    return _rgb(" ".join(pairs)).view(-1, 2, 3, 1, 1)[places].unbind(1)
+
+
 def _rgb(colours: str) -> Tensor:
-    """Turns "rrggbb rrggbb" into float32 (K, 3, 1, 1)."""
-    return (
-        torch.tensor([[*bytes.fromhex(colour)] for colour in colours.split()])[..., None, None]
-        / 255
-    )
+    """Turns colours into float32 (K, 3, 1, 1)."""
+    numbers = torch.tensor([[*bytes.fromhex(colour)] for colour in colours.split()])
+    return numbers[..., None, None] / 255
 
 
 class SyntheticFlowersDataModule(AugmentedDataModule):
@@ -260,13 +209,12 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
         super().__init__(batch_size=batch_size, crop_padding=crop_padding, **kwargs)
         self.sizes = {"train": train_size, "val": val_size, "test": test_size}
         self.image_size = 32 if image_size is None else image_size
-        if self.image_size < 8:
-            raise UserError(f"--data.image_size must be at least 8, got {image_size}")
 
     @property
     def preprocessing(self) -> Preprocessing:
         """The images as they are, centred roughly unless other statistics are given."""
-        mean, std = self.mean or [0.5, 0.5, 0.5], self.std or [0.25, 0.25, 0.25]
+        mean = self.mean or [0.5] * 3
+        std = self.std or [0.25] * 3
         return {"resize": self.image_size, "crop": self.image_size, "mean": mean, "std": std}
 
     def split_sizes(self) -> dict[str, int]:

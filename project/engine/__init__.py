@@ -24,7 +24,7 @@ Examples:
 
     >>> samples = [(torch.zeros(3, 9, 9, dtype=torch.uint8), 0)] * 9
     >>> pairs = MapDatasetModule(samples, class_names=["grey", "loud"])
-    >>> {split: len(positions) for split, positions in pairs.positions().items()}
+    >>> {split: len(positions) for split, positions in pairs.positions.items()}
     {'train': 7, 'val': 1, 'test': 1}
 
     A data set of Hugging Face is opened by its name or folder:

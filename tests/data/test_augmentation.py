@@ -1,18 +1,19 @@
-from typing import Any
+"""Augmentation on the device: each image as a plain loop would augment it, whatever batch it is in."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from project.data.augmentation import augment, cutout, shift
-from project.engine.loading.batch import ImageBatch
-from project.engine.randomness import Purpose, uniform
+from project.data.augmentation import cutout, flip, shift
+from project.engine import ImageBatch, uniform
 from tests.conftest import cases
+from tests.data.stubs import NoiseDataModule
 
 ALMOST_1 = 1 - 2.0**-24
-FILL = torch.tensor([10, 20, 30], dtype=torch.uint8)
-OFF: dict[str, Any] = {"flipping": False, "padding": 0, "cutout_size": 0}
-ON: dict[str, Any] = {"flipping": True, "padding": 3, "cutout_size": 5}
+FILL = torch.tensor([26, 128, 230], dtype=torch.uint8)  # the stub's mean
+FLIP, SHIFT, CUTOUT = 1, 2, 3  # purposes of random numbers
+OFF = {"flip": False, "crop_padding": 0, "cutout": 0}
+ON = {"flip": True, "crop_padding": 3, "cutout": 5}
 
 
 def make_images(count=24, height=9, width=13):
@@ -24,18 +25,8 @@ def batch_of(images):
     return ImageBatch(images, torch.arange(len(images)) % 3, 5 * torch.arange(len(images)) + 2)
 
 
-def places(count):
-    where = torch.rand(count, 2, generator=torch.Generator().manual_seed(1))
-    where[:4] = torch.tensor([[0, 0], [0, ALMOST_1], [ALMOST_1, 0], [ALMOST_1, ALMOST_1]])
-    return where
-
-
-def flip_one(image, chance):
-    return (
-        torch.stack([image[:, :, -1 - column] for column in range(image.shape[2])], dim=2)
-        if chance < 0.5
-        else image
-    )
+def augmented(batch, epoch=1, seed=0, **options):
+    return NoiseDataModule(seed=seed, **options).augment(batch, epoch)
 
 
 def shift_one(image, place, padding):
@@ -60,65 +51,55 @@ def cutout_one(image, place, side, fill):
     [*((padding,) for padding in (1, 2, 4, 8)), *((side, FILL) for side in (1, 2, 5, 9, 30))],
 )
 def test_shift_agrees_with_reflection_padding_and_a_crop_and_cutout_with_a_plain_loop(options):
-    images, where = make_images(), places(24)
-    whole, one = (cutout, cutout_one) if len(options) == 2 else (shift, shift_one)
-    found = whole(images, where, *options)
-    expected = [one(image, w.tolist(), *options) for image, w in zip(images, where, strict=True)]
-    assert torch.equal(found, torch.stack(expected))
-    assert (found != images).flatten(1).any(1).all() or whole is shift
+    where = torch.rand(24, 2, generator=torch.Generator().manual_seed(1))
+    where[:4] = torch.tensor([[0, 0], [0, ALMOST_1], [ALMOST_1, 0], [ALMOST_1, ALMOST_1]])
+    whole, single = (cutout, cutout_one) if len(options) == 2 else (shift, shift_one)
+    expected = [
+        single(image, w.tolist(), *options) for image, w in zip(make_images(), where, strict=True)
+    ]
+    assert torch.equal(whole(make_images(), where, *options), torch.stack(expected))
 
 
-def test_a_batch_is_shifted_then_flipped_then_covered():
+def test_a_batch_is_shifted_then_flipped_then_covered_with_the_mean_colour():
     batch = batch_of(make_images())
-    found = augment(batch, seed=3, epoch=2, fill=FILL, **ON)
-    offset = uniform(3, 2, batch.indices, Purpose.SHIFT, 2).tolist()
-    chance = uniform(3, 2, batch.indices, Purpose.FLIP)[:, 0].tolist()
-    centre = uniform(3, 2, batch.indices, Purpose.CUTOUT, 2).tolist()
-    for i, image in enumerate(batch.images):
-        expected = cutout_one(
-            flip_one(shift_one(image, offset[i], 3), chance[i]), centre[i], 5, FILL
-        )
-        assert torch.equal(found.images[i], expected)
+    images = shift(batch.images, uniform(3, 2, batch.indices, SHIFT, 2), 3)
+    mirrored = uniform(3, 2, batch.indices, FLIP)[:, 0] < 0.5
+    images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+    images = cutout(images, uniform(3, 2, batch.indices, CUTOUT, 2), 5, FILL)
+    assert torch.equal(augmented(batch, 2, 3, **ON).images, images)
 
 
-@cases("options", OFF | {"flipping": True}, OFF | {"padding": 3}, OFF | {"cutout_size": 5}, ON)
+@cases("options", OFF | {"flip": True}, OFF | {"crop_padding": 3}, OFF | {"cutout": 5}, ON)
 def test_an_image_is_augmented_alike_in_any_batch_and_otherwise_by_another_seed_or_epoch(options):
     batch = batch_of(make_images())
-    whole = augment(batch, seed=0, epoch=1, fill=FILL, **options).images
-    for seed, epoch in ((1, 1), (0, 2)):
-        assert not torch.equal(
-            whole, augment(batch, seed=seed, epoch=epoch, fill=FILL, **options).images
-        )
+    whole = augmented(batch, **options).images
+    assert not torch.equal(whole, augmented(batch, seed=1, **options).images)
+    assert not torch.equal(whole, augmented(batch, epoch=2, **options).images)
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
     for part in (*torch.arange(len(whole)).split(1), order, order[:7]):
-        one = ImageBatch(*(field[part] for field in batch))
-        assert torch.equal(augment(one, seed=0, epoch=1, fill=FILL, **options).images, whole[part])
+        smaller = ImageBatch(*(field[part] for field in batch))
+        assert torch.equal(augmented(smaller, **options).images, whole[part])
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-def test_the_batch_itself_and_its_memory_format_stay_and_make_no_difference(layout):
+def test_the_batch_itself_stays_and_its_memory_format_makes_no_difference():
     batch = batch_of(make_images())
     before = [field.clone() for field in batch]
-    strided = batch._replace(images=batch.images.contiguous(memory_format=layout))
-    first, second = (augment(b, seed=0, epoch=0, fill=FILL, **ON) for b in (batch, strided))
-    assert all(torch.equal(*fields) for fields in zip(first, second, strict=True))
-    assert all(torch.equal(old, new) for old, new in zip(before, strided, strict=True))
-    assert all(torch.equal(old, new) for old, new in zip(before[1:], first[1:], strict=True))
-    assert torch.equal(augment(batch, seed=0, epoch=0, fill=FILL, **OFF).images, before[0])
-    flipped = augment(strided, seed=0, epoch=0, fill=FILL, **OFF | {"flipping": True}).images
-    assert flipped.is_contiguous(memory_format=layout)
+    strided = batch._replace(images=batch.images.contiguous(memory_format=torch.channels_last))
+    assert all(map(torch.equal, augmented(batch, **ON), augmented(strided, **ON)))
+    assert all(map(torch.equal, before, batch))
+    assert all(map(torch.equal, before, augmented(batch, **OFF)))
+    mirrored = flip(strided.images, batch.labels == 1)
+    assert mirrored.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_alternating_flips_show_each_image_both_ways_in_any_two_epochs_in_a_row():
     count = 4000
     images = torch.arange(2, dtype=torch.uint8).expand(count, 3, 1, 2)
     batch = ImageBatch(images, torch.zeros(count, dtype=torch.int64), torch.arange(count))
-    options = OFF | {"flipping": "alternating"}
-    seen = [
-        augment(batch, seed=5, epoch=epoch, fill=FILL, **options).images[:, 0, 0, 0] == 1
-        for epoch in range(4)
-    ]
-    assert torch.equal(seen[0], ~seen[1])
-    assert torch.equal(seen[0], seen[2])
-    assert torch.equal(seen[1], seen[3])
-    assert abs(int(seen[0].sum()) - count / 2) < 4 * (count / 4) ** 0.5
+    options = OFF | {"flip": "alternating"}
+    first, second, third = (
+        augmented(batch, epoch, 5, **options).images[:, 0, 0, 0] == 1 for epoch in range(3)
+    )
+    assert torch.equal(first, ~second)
+    assert torch.equal(first, third)
+    assert abs(int(first.sum()) - count / 2) < 4 * (count / 4) ** 0.5

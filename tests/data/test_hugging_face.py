@@ -154,7 +154,7 @@ def test_the_librarys_own_function_is_taken_with_its_options(workplace):
     cli = FitCLI([*options, "--data.train.dataset_path=set", *SMALL, *TINY_MODEL])
     data = attached(cli.datamodule)
     assert sum(map(len, data.splits.values())) == 30
-    assert isinstance(data.datasets()["train"], FeatureDataset)
+    assert isinstance(data.datasets["train"], FeatureDataset)
     assert cli.data_flags() == [
         "--data.train=datasets.load_from_disk",
         "--data.train.dataset_path=set",

@@ -1,6 +1,7 @@
 """Any map-style dataset: what is served, at random or not, and what is refused."""
 
 import functools
+import random
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,18 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock, Timeout
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
-from torchvision.datasets import ImageFolder
+from PIL import Image
+from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torchvision.datasets import FakeData, ImageFolder
 from torchvision.datasets.folder import default_loader
 
 from project.data import FolderDataModule, TorchDatasetModule
-from project.engine.errors import UserError
-from project.engine.loading.batch import ImageBatch
+from project.engine import ImageBatch, UserError
+from project.engine.loading.files import prepare
 from project.fit import FitCLI
 from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit
 from tests.data.stubs import attached
-from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.image_files import noise, save, smooth, turned, write_folder
 from tests.small import load, one_line
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
@@ -30,118 +32,142 @@ FAKE = [
 ]
 SMALL = ["--data.image_size=16", "--data.batch_size=8", "--data.num_workers=0"]
 TINY_MODEL = ["--model.arch=resnet9_slim", *TINY_TRAINER, *QUIET, "--name=run"]
+NAMES = ["a", "b", "c"]
+IMAGE = noise(20, 18)
+GREY = smooth(30, 24).convert("L")
 
 
-class Samples(Dataset[Any]):
-    """Samples of a list, or computed from the index, and attributes."""
+class Samples:
+    """Samples of a list or a function, and attributes; no dataset of torch."""
 
-    def __init__(self, samples: Any, size: int | None = None, **facts: Any) -> None:
-        self.samples, self.size = samples, size
-        self.__dict__.update(facts)
-
-    def __len__(self) -> int:
-        return len(self.samples) if self.size is None else self.size
-
-    def __getitem__(self, index: int) -> Any:
-        return self.samples(index) if callable(self.samples) else self.samples[index]
-
-
-def module(train: Any, **options: Any) -> Any:
-    return TorchDatasetModule(
-        train, **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options
-    )
-
-
-def labelled(count: int, **facts: Any) -> Samples:
-    """Noise, whose label is the remainder of its position."""
-    return Samples([(noise(20, 18, seed=index), index % 3) for index in range(count)], **facts)
-
-
-class Plain:
-    """No dataset of torch, and without a list of labels."""
-
-    def __init__(self, size: int = 30) -> None:
+    def __init__(self, samples: Any = None, size: int = 30, **facts: Any) -> None:
+        self.sample = samples or (lambda index: (noise(20, 18, seed=index), index % 3))
         self.size = size
+        self.__dict__.update(facts)
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: int) -> Any:
-        return noise(20, 18, seed=index), index % 3
+        return self.sample(index)
+
+
+class Plain(Samples):
+    """What a parser can make."""
+
+    def __init__(self, size: int = 30) -> None:
+        super().__init__(size=size)
+
+
+def module(train: Any, **options: Any) -> Any:
+    sizes = {"image_size": 16, "batch_size": 4, "num_workers": 0}
+    return TorchDatasetModule(train, **sizes | options)
+
+
+def targets(size: int) -> list[int]:
+    return [index % 3 for index in range(size)]
 
 
 def joined(batches: Any) -> ImageBatch:
-    return ImageBatch(*(torch.cat(field) for field in zip(*batches, strict=True)))
+    return ImageBatch(*map(torch.cat, zip(*batches, strict=True)))
 
 
 @cases(
     "fit size loader",  # the folder decodes larger images at a fraction of their size, as bytes are
-    *(
-        ("crop", 16, default_loader),
-        ("pad", 16, default_loader),
-        ("squash", 8, lambda path: Path(path).read_bytes()),
-    ),
+    ("crop", 16, default_loader),
+    ("pad", 16, default_loader),
+    ("squash", 8, lambda path: Path(path).read_bytes()),
 )
 def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(
     tmp_path, fit, size, loader
 ):
-    for split in SPLITS:
-        write_folder(tmp_path / split, CLASSES)
-    sets: dict[str, Any] = {
-        split: ImageFolder(str(tmp_path / split), loader=loader) for split in SPLITS
+    folders = {split: write_folder(tmp_path / split, CLASSES) for split in SPLITS}
+    sets: Any = {
+        split: ImageFolder(str(folder), loader=loader) for split, folder in folders.items()
     }
-    options: dict[str, Any] = {
-        "image_size": size,
-        "batch_size": 4,
-        "num_workers": 0,
-        "seed": 3,
-        "fit": fit,
-    }
+    options: Any = {"image_size": size, "batch_size": 4, "num_workers": 0, "seed": 3, "fit": fit}
     theirs = attached(TorchDatasetModule(**sets, **options), epoch=2)
     ours = attached(FolderDataModule(str(tmp_path), **options), epoch=2)
     assert theirs.class_names == ours.class_names
     for split in SPLITS:
         assert torch.equal(theirs.splits[split].labels, ours.splits[split].labels)
         loaders = (getattr(data, f"{split}_dataloader")() for data in (theirs, ours))
-        for found, expected in zip(*map(joined, loaders), strict=True):
-            assert torch.equal(found, expected)
+        assert all(map(torch.equal, *map(joined, loaders)))
 
 
-@pytest.mark.parametrize(
-    "facts", [{}, {"targets": [index % 3 for index in range(300)]}], ids=["unknown", "known"]
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+@cases(
+    "image options",
+    (GREY, {}),
+    (smooth(30, 24).convert("RGBA"), {}),
+    (smooth(30, 24).quantize(16), {}),
+    (Image.fromarray((np.asarray(GREY).astype(np.uint16) << 8) + 99), {}),
+    (smooth(30, 24), {"exif": turned(6)}),
 )
-def test_missing_splits_are_cut_alike_everywhere_and_samples_that_are_added_move_none(facts):
-    names = {"class_names": ["a", "b", "c"]}
-    data = module(labelled(300, **facts), **names)
-    cut = data.positions()
-    assert sorted(position for part in cut.values() for position in part) == list(range(300))
+def test_an_image_of_any_mode_becomes_what_it_becomes_as_a_file(tmp_path, image, options, suffix):
+    path = save(image, tmp_path / f"image.{suffix}", **options)
+    data = attached(module(Samples(lambda _: (Image.open(path), 0)), class_names=NAMES))
+    dataset = data.splits["train"]
+    assert torch.equal(dataset.image(0), prepare(path, dataset.preprocessing))
+
+
+def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone():
+    def draw(index: int) -> tuple[torch.Tensor, int]:
+        numbers = torch.rand(2).tolist() + np.random.rand(2).tolist() + [random.random()]  # noqa: NPY002
+        pixels = torch.tensor([int(256 * number) for number in numbers], dtype=torch.uint8)
+        return pixels.view(1, 1, 5).expand(3, 5, 5), index % 2
+
+    def epoch(workers: int, epoch: int = 1, seed: int = 0, done: int = 0) -> ImageBatch:
+        options = {"crop_scale": (1.0, 1.0), "num_workers": workers, "seed": seed}
+        data = module(Samples(draw, 40), class_names=NAMES, **options)
+        return joined(attached(data, epoch=epoch, batches_done=done).train_dataloader())
+
+    alone = epoch(0)
+    torch.manual_seed(99)
+    assert all(map(torch.equal, epoch(2), alone))
+    assert all(map(torch.equal, epoch(0, done=3), [field[12:] for field in alone]))
+    drawn = {image.numpy().tobytes() for image in alone.images}
+    assert len(drawn) == len(alone.images)
+    for other in (epoch(0, epoch=2), epoch(0, seed=1)):
+        assert set(other.indices.tolist()) & set(alone.indices.tolist())
+        assert not {image.numpy().tobytes() for image in other.images} & drawn
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_missing_splits_are_cut_alike_everywhere_and_samples_that_are_added_move_none(known):
+    def positions(size: int, **options: Any) -> dict[str, list[int]]:
+        facts = {"targets": targets(size)} if known else {}
+        return module(Samples(size=size, **facts), class_names=NAMES, **options).positions
+
+    cut, grown = positions(300), positions(330)
+    assert sorted(position for part in cut.values() for position in part) == [*range(300)]
     assert all(20 <= len(cut[split]) <= 40 for split in ("val", "test"))
-    assert cut == module(labelled(300, **facts), **names).positions()
-    assert cut != module(labelled(300, **facts), split_seed=1, **names).positions()
-    more = {"targets": [index % 3 for index in range(330)]} if facts else {}
-    grown = module(labelled(330, **more), **names).positions()
+    assert cut == positions(300) != positions(300, split_seed=1)
     assert all({*cut[split]} <= {*grown[split]} for split in SPLITS)
-    if facts:  # each class by itself
-        assert {len([p for p in cut["test"] if p % 3 == label]) > 0 for label in range(3)} == {True}
+    assert {position % 3 for position in cut["test"]} == {0, 1, 2}
 
 
 def test_given_splits_are_taken_whole():
-    data = attached(
-        module(
-            labelled(30, targets=[i % 3 for i in range(30)]),
-            val=labelled(7),
-            test=lambda: labelled(9),
-        )
-    )
-    assert {split: len(dataset) for split, dataset in data.splits.items()} == {
-        "train": 30,
-        "val": 7,
-        "test": 9,
-    }
-    assert (
-        len(module(labelled(30), val=labelled(7), class_names=["a", "b", "c"]).positions()["val"])
-        == 7
-    )
+    splits = {"val": Samples(size=7), "test": lambda: Samples(size=9)}
+    data = module(Samples(targets=targets(30)), **splits)
+    assert data.split_sizes() == {"train": 30, "val": 7, "test": 9}
+
+
+@cases(
+    "dataset names",
+    (Samples(classes=["x", "y", "z"]), ["x", "y", "z"]),
+    (Samples(classes=[("tench", "Tinca tinca"), "y", "z"]), ["tench, Tinca tinca", "y", "z"]),
+    (Samples(labels=np.arange(30) % 3), ["0", "1", "2"]),
+    (Samples(_labels=targets(30)), ["0", "1", "2"]),
+    (Subset[Any](Samples(size=60, targets=targets(60)), range(30)), ["0", "1", "2"]),  # type: ignore[arg-type]
+    (FakeData(30, (3, 16, 16), num_classes=4), ["0", "1", "2", "3"]),
+)
+def test_class_names_come_from_the_data_set_or_the_user(dataset, names):
+    data = attached(module(dataset))
+    assert data.class_names == names
+    assert len(joined(data.val_dataloader()).labels) > 0
+    others = [f"class {number}" for number in range(len(names))]
+    assert module(dataset, class_names=others).class_names == others
 
 
 class Endless(IterableDataset[Any]):
@@ -149,41 +175,25 @@ class Endless(IterableDataset[Any]):
         return iter(())
 
 
-IMAGE = noise(20, 18)
+def always(sample: Any, **facts: Any) -> Samples:
+    return Samples(lambda _: sample, **facts)
 
 
 @cases(
     "dataset text",
     (Endless(), "--data.train: Endless is not map-style"),
-    (Samples([]), "--data.train: Samples has no samples"),
-    (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
-    (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got torch.float32; leave out ToTensor"),
-    (
-        Samples([(np.zeros((8, 8, 3)), 0)] * 30),
-        "must be of PIL, a uint8 tensor or a file's bytes, got ndarray",
-    ),
-    (
-        Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30),
-        r"height, width\), got \(8, 8, 3\)$",
-    ),
-    (Samples([(torch.zeros(4, 8, 8, dtype=torch.uint8), 0)] * 30), r"got \(4, 8, 8\)"),
-    (Samples([(IMAGE.convert("L").convert("F"), 0)] * 30), "32 bits"),
-    (Samples([(IMAGE, 0.0)] * 30), "'float' object cannot be interpreted as an integer"),
-    (Samples([(IMAGE, 2)] * 30), "its label must be from 0 to 1, got 2; see --data.class_names"),
-    (Samples([(IMAGE, -1)] * 30), "its label must be from 0 to 1, got -1"),
-    (
-        Samples([(IMAGE, 0)] * 30, targets=[1] * 30),
-        "its label is 0, but the dataset's list of labels says 1",
-    ),
-    (Samples([(IMAGE, 0)] * 30, targets=[2] * 30), "has labels from 2 to 2, not from 0 to 1"),
-    (
-        TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)),
-        r"must be \(image, label\), got tuple",
-    ),
-    (
-        Samples([(b"no image", 0)] * 30),
-        r"^'Samples\[\d+\]' cannot be read as an image \(not an image\)",
-    ),
+    (Samples(size=0), "--data.train: Samples has no samples"),
+    (always({"image": IMAGE}), r"must be \(image, label\), got dict"),
+    (always((torch.rand(3, 8, 8), 0)), r"got torch.float32 \(3, 8, 8\); leave out ToTensor"),
+    (always((np.zeros((8, 8, 3)), 0)), "got ndarray"),
+    (always((torch.zeros(8, 8, 3, dtype=torch.uint8), 0)), r"height, width\), got .*\(8, 8, 3\)"),
+    (always((IMAGE.convert("L").convert("F"), 0)), "32 bits"),
+    (always((IMAGE, 0.0)), "'float' object cannot be interpreted as an integer"),
+    (always((IMAGE, 2)), "its label must be from 0 to 1, got 2; see --data.class_names"),
+    (always((IMAGE, -1)), "its label must be from 0 to 1, got -1"),
+    (always((IMAGE, 0), targets=[2] * 30), "has labels from 2 to 2, not from 0 to 1"),
+    (TensorDataset(torch.zeros(9, 3, 8, 8).byte()), r"must be \(image, label\), got tuple"),
+    (always((b"no image", 0)), r"^'Samples\[\d+\]' cannot be read as an image \(not an image\)"),
 )
 def test_what_is_no_image_with_a_label_is_refused_before_training(dataset, text):
     with pytest.raises(UserError, match=text):
@@ -192,24 +202,43 @@ def test_what_is_no_image_with_a_label_is_refused_before_training(dataset, text)
 
 def test_classes_must_be_known_and_the_same_in_all_splits():
     with pytest.raises(UserError, match="give their names with --data"):
-        _ = module(labelled(30)).class_names
+        _ = module(Samples()).class_names
     with pytest.raises(UserError, match="need the same classes in the same order"):
-        _ = module(
-            labelled(30, classes=["a", "b", "c"]), val=labelled(9, classes=["a", "b", "x"])
-        ).class_names
+        _ = module(Samples(classes=NAMES), val=Samples(classes=["a", "b", "x"])).class_names
+
+
+def test_labels_that_the_data_set_transforms_are_not_taken_from_its_list():
+    shifted = Samples(targets=targets(30), target_transform=lambda label: label)
+    data = attached(module(shifted, class_names=NAMES))
+    with pytest.raises(UserError, match="called targets"):
+        _ = data.splits["train"].labels
+
+
+def test_a_file_that_the_data_set_opens_is_not_shared_with_the_workers():
+    class Opening(Samples):
+        file = None
+
+        def __getitem__(self, index: int) -> Any:
+            self.file = self.file or object()
+            return super().__getitem__(index)
+
+    opening: Any = Opening()
+    data = attached(module(Subset(opening, range(30)), class_names=NAMES))
+    data.splits["train"].image(0)
+    assert opening.file is None
 
 
 def test_one_process_at_a_time_downloads(tmp_path):
-    def downloading(root: str, download: bool) -> Dataset[Any]:
+    def downloading(root: str, download: bool) -> Samples:
         lock = FileLock(tmp_path / ".set.lock")
         if download:
             with pytest.raises(Timeout):
                 lock.acquire(timeout=0)
-        return labelled(30, classes=["a", "b", "c"])
+        return Samples(classes=NAMES)
 
     for download in (True, False):
         data = module(functools.partial(downloading, root=str(tmp_path / "set"), download=download))
-        assert len(data.class_names) == 3
+        assert data.class_names == NAMES
 
 
 def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measures_on_something_else(
@@ -233,11 +262,6 @@ def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measur
 
 
 def test_a_plain_class_with_samples_and_a_length_is_taken_by_the_command(workplace):
-    options = [
-        "--data=TorchDatasetModule",
-        f"--data.train={__name__}.Plain",
-        "--data.train.size=33",
-    ]
-    cli = FitCLI([*options, "--data.class_names=[a,b,c]", *SMALL, *TINY_MODEL])
-    data = attached(cli.datamodule)
-    assert sum(map(len, data.splits.values())) == 33
+    plain = [f"--data.train={__name__}.Plain", "--data.train.size=33", "--data.class_names=[a,b,c]"]
+    cli = FitCLI(["--data=TorchDatasetModule", *plain, *SMALL, *TINY_MODEL])
+    assert sum(map(len, attached(cli.datamodule).splits.values())) == 33

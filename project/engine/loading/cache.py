@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError
+from ..preprocessing import Preprocessing
 
 _VERSION = 3  # another number where the layout of the file changes
 _LEFT_FREE = 2**30  # bytes of the disk that are for others
@@ -29,7 +30,7 @@ class ImageCache:
     process, another process that writes the same image, or a power cut has left.
 
     Args:
-        path: The file, as :func:`open_cache` makes it.
+        path: The file, as :func:`cached_images` makes it.
         shapes: int64 (N, 2), height and width of each image.
     """
 
@@ -59,14 +60,23 @@ class ImageCache:
         return self.__dict__ | {"_map": None}
 
 
-def open_cache(
-    folder: Path, rows: NDArray[np.void], shapes: NDArray[np.int64], settings: str
+def cached_images(
+    folder: Path, rows: NDArray[np.void], preprocessing: Preprocessing, is_cropped: bool
 ) -> ImageCache:
     """Makes the file, or finds the file of an earlier run with the same images and settings.
 
-    Image files are the same if their ``rows`` are, see ``check_files``: names below the root of the
-    data, lengths and times of change.
+    Image files are the same if their ``rows`` are, which :func:`..loading.check.check_files`
+    returns: names below the root of the data, lengths and times of change. If the images
+    ``is_cropped`` at random, they are cached scaled down to ``resize``.
     """
+    settings = f"whole {sorted(preprocessing.items())}"
+    shapes = np.full((len(rows), 2), preprocessing["crop"])
+    if is_cropped:
+        sizes = np.stack([rows["height"], rows["width"]], axis=1)
+        scale = np.minimum(1.0, preprocessing["resize"] / sizes.min(axis=1, keepdims=True))
+        shapes = np.maximum(1, np.round(sizes * scale)).astype(np.int64)
+        interpolation = preprocessing.get("interpolation", "bilinear")
+        settings = f"shorter side {preprocessing['resize']} {interpolation}"
     key = hashlib.sha256(f"{_VERSION} {settings}".encode() + rows.tobytes())
     path = folder / f"{key.hexdigest()[:24]}.images"
     try:

@@ -87,15 +87,6 @@ def random_box(
     return left, upper, left + w, upper + h
 
 
-def random_region(
-    image: Tensor, draws: Tensor, scale: tuple[float, float], preprocessing: Preprocessing
-) -> Tensor:
-    """Fits a region of a whole image, chosen by :func:`random_box`, to the network's input."""
-    _, height, width = image.shape
-    box = random_box(width, height, draws, scale, preprocessing.get("fit", "crop"))
-    return fit_region(image, box, preprocessing)
-
-
 def sufficient_size(
     size: tuple[int, int], box: Box, preprocessing: Preprocessing
 ) -> tuple[int, int]:

@@ -57,8 +57,6 @@ class ImageDataModule(LightningDataModule, ABC):
 
     channels = 3
     """The number of channels of an image."""
-    in_memory = True
-    """True if ``load`` reads all images into memory."""
     not_remembered: tuple[str, ...] = ()
     """Options that checkpoints cannot hold, as they are no plain data."""
     test_split = "test"
@@ -97,10 +95,6 @@ class ImageDataModule(LightningDataModule, ABC):
         self.prefetch_factor = prefetch_factor
         self.train_transforms = [*(train_transforms or ())]
         self.batch_transforms = [*(batch_transforms or ())]
-        if device_cache and (self.train_transforms or not self.in_memory):
-            raise UserError(
-                "--data.device_cache needs images in memory, and no --data.train_transforms"
-            )
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
         self._on_device: dict[str, Tensor] = {}
@@ -117,7 +111,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def load(self) -> Mapping[str, BatchDataset]:
-        """Opens ``train``, ``val`` and ``test``; :class:`ArrayDataset` if ``in_memory``."""
+        """Opens ``train``, ``val`` and ``test``; :class:`ArrayDataset` if images lie in memory."""
 
     def fetch_archive(self, url: str, md5: str, folder: str | Path) -> None:
         """Makes a folder from the one of the same name in a .tgz archive, unless it is there."""
@@ -155,10 +149,6 @@ class ImageDataModule(LightningDataModule, ABC):
     def mean_colour(self, images: Tensor) -> Tensor:
         """The colour, (channels,), that normalising makes zero, as the images store it."""
         return as_colour(tuple(self.preprocessing["mean"]), images.device, images.dtype)
-
-    def augmentation(self) -> list[str]:
-        """The options by which training sees an image otherwise than evaluation does."""
-        return [f"--data.{option}" for option in _TRANSFORMS if getattr(self, option)]
 
     def split_sizes(self) -> dict[str, int]:
         """Returns the number of images of each split; before loading, an upper bound if known."""
@@ -244,15 +234,15 @@ class ImageDataModule(LightningDataModule, ABC):
         return self._evaluation_loader(self.test_split)
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
-        """Loads the test set in its own order, each image on one process only."""
-        return self._evaluation_loader(self.test_split, in_order=True)
+        """Loads the test set in its own order; Lightning deals it out to several processes."""
+        return self.whole_split(self.test_split)
 
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:
         """Loads a split once, in the order of its indices and without augmentation."""
         dataset = self.splits[split]
         return self._loader(dataset, SequentialSampler(dataset), split)
 
-    def _evaluation_loader(self, split: str, in_order: bool = False) -> DataLoader[ImageBatch]:
+    def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
         size = len(self.splits[split])
         if size < self.world[0]:
@@ -260,13 +250,17 @@ class ImageDataModule(LightningDataModule, ABC):
                 f"the {split} set has fewer images, {size}, than there are processes,"
                 f" {self.world[0]}; use --trainer.devices {size}"
             )
-        order = torch.arange(size) if in_order else shuffled(size, self.split_seed, 0)
-        return self._loader(self._served(split), EvaluationSampler(order, *self.world), split)
+        sampler = EvaluationSampler(shuffled(size, self.split_seed, 0), *self.world)
+        return self._loader(self._served(split), sampler, split)
 
     def _served(self, split: str) -> object:
         """Returns the dataset of a split as its loader sees it."""
         dataset = self.splits[split]
         if self.device_cache:
+            if self.train_transforms or not isinstance(dataset, ArrayDataset):
+                raise UserError(
+                    "--data.device_cache needs images in memory, and no --data.train_transforms"
+                )
             nothing = torch.empty(len(dataset), 0, dtype=torch.uint8)
             return ArrayDataset(nothing, dataset.labels, split)
         if split == "train" and self.train_transforms:
@@ -274,9 +268,14 @@ class ImageDataModule(LightningDataModule, ABC):
         return dataset
 
     def _loader(self, dataset: object, sampler: Iterable[object], split: str) -> LazyDataLoader:
-        size = max(1, self.batch_size // self.world[0])
-        options: dict[str, Any] = {"sampler": sampler, "pin_memory": self.pins_memory()}
-        loader = image_loader(dataset, size, self.workers(split), self.prefetch_factor, **options)
+        loader = image_loader(
+            dataset,
+            max(1, self.batch_size // self.world[0]),
+            self.workers(split),
+            self.prefetch_factor,
+            sampler=sampler,
+            pin_memory=self.pins_memory(),
+        )
         loader.before_batch = self._seed_batch
         return loader
 
@@ -299,8 +298,8 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def workers(self, split: str = "train") -> int:
         """The number of processes that load images for this device."""
-        is_in_memory = self.in_memory or isinstance(self.splits[split], ArrayDataset)
-        is_ready = is_in_memory and not (split == "train" and self.train_transforms)
+        is_transformed = split == "train" and self.train_transforms
+        is_ready = isinstance(self.splits[split], ArrayDataset) and not is_transformed
         if self.num_workers is not None or is_ready:
             return self.num_workers or 0
         devices = self.trainer.num_devices if self.trainer is not None else 1
@@ -312,17 +311,15 @@ class ImageDataModule(LightningDataModule, ABC):
             return batch
         if self.device_cache:
             batch = batch._replace(images=self._cached(self.split_in_use, batch.indices))
-        has_pixels = batch.images.dim() == 4  # no features
-        if self.trainer is not None and self.trainer.training and has_pixels:
-            return self.transform_batch(self.augment(batch, self.trainer.current_epoch))
+        if self.split_in_use == "train" and batch.images.dim() == 4:  # no features
+            return self.transform_batch(self.augment(batch, self._position()[0]))
         return batch
 
     def _cached(self, split: str, indices: Tensor) -> Tensor:
         """Images of a split that is on the device as a whole, from its first batch on."""
-        dataset = self.splits[split]
+        dataset = cast(ArrayDataset, self.splits[split])
         if split not in self._on_device:
-            images = dataset.__getitems__([*range(len(dataset))]).images
-            self._on_device[split] = images.to(indices.device)
+            self._on_device[split] = dataset.images.to(indices.device)
         return self._on_device[split][indices % len(dataset)]
 
     def transform_batch(self, batch: ImageBatch) -> ImageBatch:
@@ -341,7 +338,6 @@ def _plain(value: object) -> object:
     """Converts jsonargparse's numbers to plain ones, as ``weights_only`` requires."""
     if isinstance(value, list | tuple):
         return type(value)(map(_plain, value))
-    for number in (int, float):
-        if isinstance(value, number) and not isinstance(value, bool):
-            return number(value)
-    return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return float(value) if isinstance(value, float) else value

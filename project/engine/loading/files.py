@@ -4,11 +4,8 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -16,12 +13,11 @@ from ..errors import UnreadableFileError, printable
 from ..preprocessing import Bands, Preprocessing, bands_of, empty_images
 from ..randomness import Purpose, uniform
 from .batch import ImageBatch, Keys, split_keys
-from .cache import ImageCache, open_cache
+from .cache import ImageCache
 from .crops import (
     fit_image,
     fit_region,
     random_box,
-    random_region,
     reduced_box,
     scaled_region,
     sufficient_size,
@@ -34,27 +30,52 @@ CROP_TRIES = 10
 """The number of regions drawn for an image, of which the first that fits is cropped."""
 
 
-def prepare(path: str | os.PathLike[str], preprocessing: Preprocessing) -> Tensor:
-    """Reads an image file as evaluation sees it, (channels, crop, crop)."""
+Scale = tuple[float, float]
+"""The smallest and largest share of an image that a random crop keeps."""
+
+
+def prepare(
+    path: str | os.PathLike[str],
+    preprocessing: Preprocessing,
+    draws: Tensor | None = None,
+    scale: Scale | None = None,
+) -> Tensor:
+    """Reads an image file as evaluation sees it, or crops it at random by ``draws``.
+
+    Returns the image, (channels, crop, crop).
+    """
     name = os.fspath(path)
     if (bands := bands_of(preprocessing)) is not None:
-        return fit_image(read_bands(name, bands), preprocessing)
+        return fit_pixels(read_bands(name, bands), preprocessing, draws, scale)
     with open_image(name) as image:
-        return fit_image(decode(image, name), preprocessing)
+        return fit_opened(image, name, preprocessing, draws, scale)
 
 
-def random_crop(
+def fit_opened(
     image: Image.Image,
-    path: str | Path,
-    draws: Tensor,
-    scale: tuple[float, float],
+    name: str,
     preprocessing: Preprocessing,
+    draws: Tensor | None,
+    scale: Scale | None,
 ) -> Tensor:
-    """Crops an image at random, decoded no larger than needed, uint8 (3, crop, crop)."""
-    size = upright_size(image, path)
+    """Fits an opened image likewise; a random crop is decoded no larger than needed."""
+    if draws is None or scale is None:
+        return fit_image(decode(image, name), preprocessing)
+    size = upright_size(image, name)
     box = random_box(*size, draws, scale, preprocessing.get("fit", "crop"))
-    pixels = decode(image, path, sufficient_size(size, box, preprocessing))
+    pixels = decode(image, name, sufficient_size(size, box, preprocessing))
     return fit_region(pixels, reduced_box(box, size, pixels), preprocessing)
+
+
+def fit_pixels(
+    pixels: Tensor, preprocessing: Preprocessing, draws: Tensor | None, scale: Scale | None
+) -> Tensor:
+    """Fits decoded pixels likewise."""
+    if draws is None or scale is None:
+        return fit_image(pixels, preprocessing)
+    _, height, width = pixels.shape
+    box = random_box(width, height, draws, scale, preprocessing.get("fit", "crop"))
+    return fit_region(pixels, box, preprocessing)
 
 
 class FileDataset:
@@ -64,12 +85,11 @@ class FileDataset:
         files: The image files.
         labels: Integers (N,), or (N, classes); see :class:`ImageBatch`.
         preprocessing: The steps that fit images to the network's input.
-        crop_scale: The smallest and largest share of an image that a random crop keeps; by default
-            evaluation's crops.
+        crop_scale: Crops at random; by default as evaluation does.
         seed: Decides the random crops.
         skip: Serves a file that cannot be read as a black image with the label -1, which is an
             error otherwise.
-        cache: Decoded images, see :func:`cached_images`.
+        cache: Decoded images, see :func:`.cache.cached_images`.
     """
 
     def __init__(
@@ -77,7 +97,7 @@ class FileDataset:
         files: Sequence[Path],
         labels: Tensor,
         preprocessing: Preprocessing,
-        crop_scale: tuple[float, float] | None = None,
+        crop_scale: Scale | None = None,
         seed: int = 0,
         skip: bool = False,
         cache: ImageCache | None = None,
@@ -101,7 +121,7 @@ class FileDataset:
         draws = crop_draws(self.seed, epoch, indices)
         for row, position in enumerate(positions.tolist()):
             try:
-                images[row] = self._crop(position, draws[row])
+                images[row] = self._load(position, draws[row])
             except UnreadableFileError:
                 if not self.skip:
                     raise
@@ -111,32 +131,25 @@ class FileDataset:
 
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, (channels, crop, crop)."""
-        if self.cache is not None and self.crop_scale is None:
-            return self.cache.fetch(index, lambda: prepare(self.files[index], self.preprocessing))
-        return prepare(self.files[index], self.preprocessing)
+        return self._load(index)
 
     def name(self, index: int) -> str:
         """The file's class folder and name, fit to print."""
         return printable(Path(*self.files[index].parts[-2:]))
 
-    def _crop(self, index: int, draws: Tensor) -> Tensor:
-        if self.crop_scale is None:
-            return self.image(index)
-        if self.cache is not None:
-            image = self.cache.fetch(index, lambda: self._small(index))
-        elif (bands := bands_of(self.preprocessing)) is not None:
-            image = read_bands(self.files[index], bands)
-        else:
-            file = self.files[index]
-            with open_image(file) as opened:
-                return random_crop(opened, file, draws, self.crop_scale, self.preprocessing)
-        return random_region(image, draws, self.crop_scale, self.preprocessing)
-
-    def _small(self, index: int) -> Tensor:
-        """Reads an image in the size that it has in the cache."""
+    def _load(self, index: int, draws: Tensor | None = None) -> Tensor:
         file = self.files[index]
-        cache = cast(ImageCache, self.cache)
-        height, width = cache.shapes[index].tolist()
+        scale = self.crop_scale
+        if self.cache is None or (draws is None and scale is not None):
+            return prepare(file, self.preprocessing, draws, scale)
+        if scale is None:
+            return self.cache.fetch(index, lambda: prepare(file, self.preprocessing))
+        height, width = self.cache.shapes[index].tolist()
+        pixels = self.cache.fetch(index, lambda: self._scaled(file, height, width))
+        return fit_pixels(pixels, self.preprocessing, draws, scale)
+
+    def _scaled(self, file: Path, height: int, width: int) -> Tensor:
+        """Reads a whole image, scaled down."""
         with open_image(file) as image:
             pixels = decode(image, file, (width, height))
         whole = (0, 0, pixels.shape[2], pixels.shape[1])
@@ -146,24 +159,6 @@ class FileDataset:
 def crop_draws(seed: int, epoch: int, indices: Tensor) -> Tensor:
     """Draws the numbers of random crops, float32 (N, tries, 4) in [0, 1)."""
     return uniform(seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
-
-
-def cached_images(
-    folder: Path, rows: NDArray[np.void], preprocessing: Preprocessing, is_cropped: bool
-) -> ImageCache:
-    """Opens a cache of files, whose ``rows`` :func:`..loading.check.check_files` returns.
-
-    If the images ``is_cropped`` at random, they are cached scaled down to ``resize``.
-    """
-    settings = f"whole {sorted(preprocessing.items())}"
-    shapes = np.full((len(rows), 2), preprocessing["crop"])
-    if is_cropped:
-        sizes = np.stack([rows["height"], rows["width"]], axis=1)
-        scale = np.minimum(1.0, preprocessing["resize"] / sizes.min(axis=1, keepdims=True))
-        shapes = np.maximum(1, np.round(sizes * scale)).astype(np.int64)
-        interpolation = preprocessing.get("interpolation", "bilinear")
-        settings = f"shorter side {preprocessing['resize']} {interpolation}"
-    return open_cache(folder, rows, shapes, settings)
 
 
 def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:

@@ -16,8 +16,9 @@ from tqdm import tqdm
 from ..errors import UnreadableFileError, UserError, listed, printable, require
 from ..preprocessing import Preprocessing
 from .batch import ImageBatch
+from .cache import cached_images
 from .check import ROW, check_files, few, leave_out
-from .files import FileDataset, cached_images, mean_and_std
+from .files import FileDataset, mean_and_std
 from .layout import FoundFiles, class_order, list_folder
 from .paths import ClassFiles, Paths, joined
 from .resized import ResizedDataModule

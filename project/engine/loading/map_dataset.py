@@ -1,12 +1,12 @@
 """The workings of a data module of any map-style dataset, such as those of torchvision."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from ..errors import UserError
 from ..run.files import one_at_a_time
@@ -16,8 +16,11 @@ from .resized import ResizedDataModule
 from .splits import SPLITS, cut_classes
 from .torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
 
-Source = Callable[[], MapDataset] | MapDataset | Callable[..., object]
-"""A dataset, or what returns one; of Hugging Face also one for each split."""
+Source = Callable[[], Sized] | Dataset[Any] | Callable[..., object]
+"""A dataset, or what returns one; of Hugging Face also one for each split.
+
+A parser takes any class with a length for the first.
+"""
 
 
 class MapDatasetModule(ResizedDataModule):
@@ -52,13 +55,11 @@ class MapDatasetModule(ResizedDataModule):
         sources = {"train": train, "val": val, "test": test}
         self._sources = {split: source for split, source in sources.items() if source is not None}
         self._class_names = class_names
-        self._datasets: dict[str, MapDataset] = {}
-        self._positions: dict[str, list[int]] = {}
 
     @property
     def class_names(self) -> list[str]:
         """Those that were given, or the dataset's own."""
-        names = self._class_names or class_names_of(self.datasets()["train"])
+        names = self._class_names or class_names_of(self.datasets["train"])
         if not names:
             raise UserError(
                 "--data.train has no list of classes; give their names with --data.class_names"
@@ -70,55 +71,51 @@ class MapDatasetModule(ResizedDataModule):
         for dataset in self.load().values():
             dataset.image(0)
 
+    @cached_property
     def datasets(self) -> dict[str, MapDataset]:
-        """The datasets of the splits that there are, opened once."""
-        if not self._datasets:
-            opened: dict[str, MapDataset] = {}
-            for split, source in self._sources.items():
-                dataset = _opened(f"--data.{split}", source)
-                parts = {split: dataset}
-                if hasattr(dataset, "column_names"):  # of Hugging Face
-                    columns = self.image_column, self.label_column
-                    parts, self.layout = feature_datasets(dataset, *columns)
-                opened |= parts if split == "train" else {split: next(iter(parts.values()))}
-            expected = class_names_of(opened["train"])
-            for split, dataset in opened.items():
-                names = getattr(dataset, "classes", None) and class_names_of(dataset)
-                if self._class_names is None and names and names != expected:
-                    raise UserError(
-                        f"--data.{split} and --data.train need the same classes in the same order"
-                    )
-            self._datasets = opened
-            # for what a checkpoint says of itself; nothing is made of it
-            named = self._sources.keys() & {*self.not_remembered}
-            self.hparams.update({split: type(opened[split]).__qualname__ for split in named})
-        return self._datasets
+        """The datasets of the splits that there are."""
+        datasets: dict[str, MapDataset] = {}
+        for split, source in self._sources.items():
+            dataset = _opened(f"--data.{split}", source)
+            parts = {split: dataset}
+            if hasattr(dataset, "column_names"):  # of Hugging Face
+                columns = self.image_column, self.label_column
+                parts, self.layout = feature_datasets(dataset, *columns)
+            datasets |= parts if split == "train" else {split: next(iter(parts.values()))}
+        expected = class_names_of(datasets["train"])
+        for split, dataset in datasets.items():
+            differs = hasattr(dataset, "classes") and class_names_of(dataset) != expected
+            if differs and self._class_names is None:
+                raise UserError(
+                    f"--data.{split} and --data.train need the same classes in the same order"
+                )
+        # for what a checkpoint says of itself; nothing is made of it
+        named = self._sources.keys() & {*self.not_remembered}
+        self.hparams.update({split: type(datasets[split]).__qualname__ for split in named})
+        return datasets
 
     def split_sizes(self) -> dict[str, int]:
         """The number of samples in each split."""
-        return {split: len(positions) for split, positions in self.positions().items()}
+        return {split: len(positions) for split, positions in self.positions.items()}
 
+    @cached_property
     def positions(self) -> dict[str, list[int]]:
-        """Returns the samples of each split, as positions in their dataset.
+        """The samples of each split, as positions in their dataset.
 
         They are cut by the hashes of the samples' names, class by class where labels can be had
         without loading images.
         """
-        if not self._positions:
-            datasets = self.datasets()
-            positions = {split: [*range(len(dataset))] for split, dataset in datasets.items()}
-            fractions = {
-                split: share for split, share in self.fractions.items() if split not in datasets
-            }
-            if fractions:
-                members = self._members()
-                names = {name: [*map(self.sample_name, places)] for name, places in members.items()}
-                for split, parts in cut_classes(names, fractions, self.split_seed).items():
-                    positions[split] = sorted(
-                        members[name][place] for name, places in parts.items() for place in places
-                    )
-            self._positions = {split: positions[split] for split in SPLITS}
-        return self._positions
+        positions = {split: [*range(len(dataset))] for split, dataset in self.datasets.items()}
+        fractions = {
+            split: share for split, share in self.fractions.items() if split not in self.datasets
+        }
+        members = self._members()
+        names = {name: [*map(self.sample_name, places)] for name, places in members.items()}
+        for split, parts in cut_classes(names, fractions, self.split_seed).items():
+            positions[split] = sorted(
+                members[name][place] for name, places in parts.items() for place in places
+            )
+        return {split: positions[split] for split in SPLITS}
 
     def sample_name(self, position: int) -> str:
         """Returns the name whose hash decides a training sample's split: its position."""
@@ -126,7 +123,7 @@ class MapDatasetModule(ResizedDataModule):
 
     def _members(self) -> dict[str, list[int]]:
         """Returns the positions of each class's training samples, of all if labels are unknown."""
-        dataset = self.datasets()["train"]
+        dataset = self.datasets["train"]
         if (labels := labels_of(dataset)) is None:
             return {type(dataset).__name__: [*range(len(dataset))]}
         names = self.class_names
@@ -140,19 +137,14 @@ class MapDatasetModule(ResizedDataModule):
 
     def load(self) -> dict[str, BatchDataset]:
         """Makes the three splits."""
+        count = len(self.class_names)
         splits: dict[str, BatchDataset] = {}
-        for split, positions in self.positions().items():
-            dataset = self.datasets().get(split, self.datasets()["train"])
-            labels = labels_of(dataset)
-            labels = labels[torch.tensor(positions)] if labels is not None else None
-            # what is measured does not depend on the seed of the run
-            scale, seed = None, self.split_seed
+        for split, positions in self.positions.items():
+            dataset = self.datasets.get(split, self.datasets["train"])
+            options: dict[str, Any] = {"seed": self.split_seed}  # measured alike in any run
             if split == "train":
-                scale, seed = self.crop_scale, self.seed
-            count = len(self.class_names)
-            splits[split] = TorchDataset(
-                dataset, positions, labels, count, self.preprocessing, scale, seed
-            )
+                options = {"seed": self.seed, "crop_scale": self.crop_scale}
+            splits[split] = TorchDataset(dataset, positions, count, self.preprocessing, **options)
         return splits
 
 

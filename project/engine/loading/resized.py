@@ -36,8 +36,6 @@ class ResizedDataModule(ImageDataModule):
         kwargs: See ``ImageDataModule``.
     """
 
-    in_memory = False
-
     def __init__(
         self,
         image_size: int | None = None,

@@ -7,7 +7,6 @@ depends on what was drawn before.
 
 import re
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any
 
 import torch
@@ -47,19 +46,17 @@ class TransformedDataset:
         with restored_generators():
             for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
                 seed_generators(derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index))
-                images.append(
-                    reduce(lambda image, transform: transform(image), self.transforms, image)
-                )
-        stacked = torch.stack(images)
+                for transform in self.transforms:
+                    image = transform(image)
+                images.append(image)
+        stacked = torch.stack(images).contiguous(memory_format=torch.channels_last)
         kind, expected = (f"{x.dtype} with {x.shape[1]} channels" for x in (stacked, batch.images))
         if kind != expected:
             raise LocalError(
                 f"--data.train_transforms must return {expected}, got {kind}; the model normalises"
                 " on the device"
             )
-        last = batch.images.is_contiguous(memory_format=torch.channels_last)
-        layout = torch.channels_last if last else torch.contiguous_format
-        return batch._replace(images=stacked.contiguous(memory_format=layout))
+        return batch._replace(images=stacked)
 
 
 def transform_batch(

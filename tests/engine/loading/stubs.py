@@ -4,18 +4,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 
 from project.engine import ArrayDataset, ImageBatch, ImageDataModule, ImageFilesDataModule
 from tests.engine.loading.image_files import write_folder
-
-
-def cases(names: str, *rows: Any) -> Any:
-    """Runs a test for each row of a table, whose columns are named."""
-    # without addresses, which are never the same
-    ids = [" ".join(map(str, row)).partition(" at 0x")[0][:60] for row in rows]
-    return pytest.mark.parametrize(names.split(), rows, ids=ids)
+from tests.engine.toy import cases as cases
 
 
 def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, overfit_batches=0.0):
