@@ -93,7 +93,6 @@ cli/test_command.py project.data project.fit project.model tests.conftest
 cli/test_command.py tests.small
 cli/test_command_line.py project.data project.evaluate project.fit project.model tests.conftest
 cli/test_messages.py project.evaluate tests.conftest tests.small
-loading/test_torch_dataset.py tests.conftest tests.data.stubs tests.data.test_torch_dataset
 test_boundaries.py tests.conftest
 """  # what the engine's tests still need of yours and of its tests
 
