@@ -66,7 +66,7 @@ class BinaryClassifier(ImageClassifier):
             return probabilities.argmax(1)
         return (probabilities[:, 1] >= self.threshold).long()
 
-    def ranked(self, probabilities: Tensor) -> dict[str, Tensor]:
+    def ranked(self, probabilities: Tensor) -> Tensor:
         """Has ``project.predict`` name this class first."""
         positive = self.predicted(probabilities)
-        return {"": torch.stack([positive, 1 - positive], dim=1)}
+        return torch.stack([positive, 1 - positive], dim=1)

@@ -20,26 +20,18 @@ class LabelsCSV(AugmentedDataModule, ResizedDataModule):
         super().__init__(**kwargs)
         self.folder = Path(file).parent
         rows = csv.DictReader(Path(file).read_text("utf-8-sig").splitlines())
-        self.labels = {row.pop("path"): self.names(row) for row in rows}
+        self.labels = {row["path"]: row["labels"].split() for row in rows}
 
     @property
     def class_names(self) -> list[str]:
         """Every label that an image has."""
         return sorted({name for names in self.labels.values() for name in names})
 
-    def names(self, cells: dict[str, str]) -> list[str]:
-        """The labels of an image."""
-        return cells["labels"].split()
-
-    def mark(self, name: str, names: list[str]) -> int:
-        """1 where an image has a label, 0 where it has not; -1 would be unknown."""
-        return int(name in names)
-
     def load(self) -> dict[str, FileDataset]:
-        """Cuts the splits by the names of the files."""
+        """Cuts the splits by the names of the files; a label is 1, or 0, or -1 if unknown."""
         paths, classes = list(self.labels), self.class_names
         marks = torch.tensor(
-            [[self.mark(name, self.labels[path]) for name in classes] for path in paths]
+            [[int(name in self.labels[path]) for name in classes] for path in paths]
         )
         parts = self.hashed_split(paths)
         return {

@@ -28,11 +28,6 @@ class PredictCLI(PredictCommand):
         option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
         probabilities = "Add a column for each class; implied if images may have several."
         option("--probabilities", action="store_true", help=probabilities)
-        coverage = (
-            "Add labels, a set that holds the true class of this share of images like the"
-            " validation set's."
-        )
-        option("--coverage", type=ClosedUnitInterval | None, help=coverage)
         abstain = "Leave label empty if the confidence is less."
         option("--abstain", type=ClosedUnitInterval, default=0.0, help=abstain)
         flips = "Average each image with its mirror image, if the model does not already."

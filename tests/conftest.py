@@ -177,17 +177,6 @@ def multilabel(tmp_path_factory) -> Path:
     return root / "run"
 
 
-@pytest.fixture(scope="session")
-def attributes(tmp_path_factory) -> Path:
-    """The folder of a finished run of the classifier of attributes."""
-    root: Path = (
-        tmp_path_factory.mktemp("run") / "attributes"
-    )  # the split depends on the folder's name
-    options = [*attributes_options(root), *TINY_TRAINER, *QUIET, *SLIM]
-    fit(*options, f"--trainer.default_root_dir={root}", "--name=run")
-    return root / "run"
-
-
 @pytest.fixture
 def without_initialisation(monkeypatch):
     """Leaves the weights of networks as memory has them, for commands that train nothing: it takes less time."""
@@ -216,32 +205,6 @@ def write_csv(folder: Path) -> None:
     files = sorted((folder / "images").rglob("*.jpg"))
     rows = [f"{file.relative_to(folder)},{file.parent.name},{file.parent.name}" for file in files]
     (folder / "labels.csv").write_text("\n".join(["path,label,labels", *rows]))
-
-
-def write_attributes(file: Path) -> None:
-    """A CSV of the images in ``images`` with two attributes, each of which is not known of some."""
-    rows = ["path,species,number"]
-    for at, path in enumerate(sorted((file.parent / "images").rglob("*.jpg"))):
-        number = "odd" if int(path.stem) % 2 else "even"
-        rows.append(f"{path},{path.parent.name if at % 5 else ''},{number if at % 4 else ''}")
-    file.write_text("\n".join(rows))
-
-
-def attributes_options(folder: Path) -> list[str]:
-    """Makes images with two attributes; the options that train on them."""
-    make_folder(folder / "images", dict.fromkeys("abc", 32))
-    write_attributes(folder / "attributes.csv")
-    data = [
-        "--data=examples.attributes.AttributesCSV",
-        f"--data.file={folder}/attributes.csv",
-        *SMALL_FILES,
-    ]
-    return [
-        *data,
-        "--data.batch_size=16",
-        "--model=examples.attributes.AttributeClassifier",
-        "--monitor=val/f1",
-    ]
 
 
 def write_coco(file: Path) -> None:

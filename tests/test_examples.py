@@ -31,7 +31,6 @@ from tests.conftest import (
     fit,
     label,
     make_folder,
-    write_attributes,
     write_coco,
     write_csv,
     write_pets,
@@ -45,7 +44,6 @@ FILES = sorted(
 )
 LIMITS = {
     "multilabel": 60,
-    "attributes": 60,
     "binary": 59,
     "network": 10,
     "data": 20,
@@ -66,7 +64,6 @@ ABOUT: Any = {
 
 
 WRITERS = {
-    "attributes": lambda: write_attributes(Path("labels.csv")),
     "coco_crops": lambda: write_coco(Path("FILE.json")),
     "torchvision_data": lambda: write_pets(Path("data/oxford-iiit-pet")),
 }
@@ -74,7 +71,7 @@ WRITERS = {
 
 def data_for(name: str) -> list[str]:
     """Makes what an example needs in the current folder; further options."""
-    if name in ("csv", "multilabel_csv", "attributes", "streaming", "binary"):
+    if name in ("csv", "multilabel_csv", "streaming", "binary"):
         files = sorted(make_folder(Path("images"), {"rose": 12, "tulip": 12}).glob("*/*"))
     if name == "csv":
         write_csv(Path())
@@ -100,7 +97,7 @@ def data_for(name: str) -> list[str]:
         if name == "distillation":
             fit(*TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, *NO_PLOTS, "--name=NAME")
         return [] if name == "data_module" else TINY_DATA
-    return [*RESIZED, *(LARGE_SETS if name in ("multilabel_csv", "attributes") else [])]
+    return [*RESIZED, *(LARGE_SETS if name == "multilabel_csv" else [])]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

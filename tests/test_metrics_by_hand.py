@@ -36,7 +36,7 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=["tiny_run", "multilabel", "attributes", *RUNS])
+@pytest.fixture(scope="module", params=["tiny_run", "multilabel", *RUNS])
 def run(request, tmp_path_factory):
     if request.param not in RUNS:
         yield request.getfixturevalue(request.param)
@@ -63,30 +63,6 @@ def plain_loop(run: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
         outputs = [model.network((view[None] / 255 - mean) / std)[0].double() for view in views]
         logits.append(torch.stack(outputs).mean(0))
     return batch.labels.numpy(), torch.stack(logits).numpy()
-
-
-def of_attributes(labels: np.ndarray, logits: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """The metrics of attributes, one after the other, on the images of which each is known."""
-    found: dict[str, Any] = {"loss": 0.0, "confusion_matrix": [], "per_class": []}
-    labels, logits = (values[labels.max(1) >= 0] for values in (labels, logits))
-    right, columns = np.ones(len(labels), bool), np.array([name.split("=")[0] for name in names])
-    for attribute in dict.fromkeys(columns):
-        own = columns == attribute
-        known = labels[:, own].min(1) >= 0
-        true, scores = labels[known][:, own].argmax(1), logits[known][:, own]
-        one, predicted = by_hand(true, scores), scores.argmax(1)
-        found[attribute] = one["accuracy"]
-        found["loss"] += one["loss"] * len(true) / len(labels)
-        found["per_class"] += one["per_class"]
-        matrix = sklearn.multilabel_confusion_matrix(true, predicted, labels=range(own.sum()))
-        found["confusion_matrix"] += matrix.tolist()
-        right[known] &= true == predicted
-    counts, f1 = (
-        np.array(found["confusion_matrix"]),
-        np.array([row["f1"] for row in found["per_class"]]),
-    )
-    there = counts.sum((1, 2)) > counts[:, 0, 0]  # among labels or predictions
-    return found | {"total": len(labels), "correct": int(right.sum()), "f1": f1[there].mean()}
 
 
 def by_hand(labels: np.ndarray, logits: np.ndarray, thresholds: Any = 0.5) -> dict[str, Any]:
@@ -150,12 +126,7 @@ def test_metrics_equal_a_plain_loop(run, request, command, split, tmp_path):
     (labels, logits), model = plain_loop(run, split), opened(run)[0]
     chosen = model.thresholds if split == "test" else None
     thresholds: Any = np.array(list(chosen.values())) if chosen else 0.5
-    by_attribute = "attributes" in request.node.name
-    expected = (
-        of_attributes(labels, logits, model.class_names)
-        if by_attribute
-        else by_hand(labels, logits, thresholds)
-    )
+    expected = by_hand(labels, logits, thresholds)
     found = measured(run, command, split, tmp_path / "found.json")
     assert found["confusion_matrix"] == expected.pop("confusion_matrix")
     for mine, other in zip(

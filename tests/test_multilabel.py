@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.special import expit, softmax
+from scipy.special import expit
 from sklearn.metrics import average_precision_score, f1_score
-from torch.nn import functional as F
 
-from project.analysis.calibration import fit_temperature
-from project.analysis.evaluation import evaluate_split
 from project.engine.commands.export import metadata, trace
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
@@ -21,7 +18,6 @@ from project.model.test_time import ProbabilityNetwork
 from tests.conftest import (
     MULTILABEL,
     PAIRS,
-    attributes_options,
     draw_image,
     evaluate,
     label,
@@ -30,37 +26,6 @@ from tests.conftest import (
 )
 from tests.engine.toy import outcome
 from tests.small import require_same_end, rows, small, stop_at
-
-
-def test_each_attribute_has_one_value_and_its_probabilities(attributes, tmp_path):
-    model, data = opened(attributes)
-    logits = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
-    assert model.class_names == ["number=even", "number=odd", "species=a", "species=b", "species=c"]
-    shares = model.probabilities(logits)
-    predicted, found = model.predicted(shares).numpy(), shares.numpy()
-    for part in (slice(2), slice(2, 5)):
-        np.testing.assert_allclose(found[:, part], softmax(logits[:, part].numpy(), 1), rtol=1e-5)
-        assert predicted[:, part].sum(1).tolist() == [1] * 20
-        assert (predicted[:, part].argmax(1) == found[:, part].argmax(1)).all()
-    assert (
-        "No images are shown"
-        not in report_of(attributes, f"--output={tmp_path / 'page.html'}").read_text()
-    )
-    assert model.thresholds is None
-    named = {"number": {"even": 0, "odd": 1}, "species": {"a": 2, "b": 3, "c": 4}}
-    assert json.loads(metadata(model)["attributes"]) == named
-    test = evaluate_split(
-        model, data
-    )  # whose calibration is that of the choices among an attribute's values
-    logits, chosen, labels = test.decisions
-    assert len(labels) == int((test.labels == 1).sum())
-    torch.testing.assert_close(logits.softmax(1), chosen)
-    expected = model.loss(test.logits[test.known] / 2, test.labels[test.known]).sum()
-    torch.testing.assert_close(F.cross_entropy(logits / 2, labels, reduction="sum"), expected)
-    best = min(
-        torch.logspace(-1.3, 1.3, 2_000), key=lambda tried: F.cross_entropy(logits / tried, labels)
-    )
-    assert fit_temperature(logits, labels) == pytest.approx(float(best), rel=0.02)
 
 
 def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes_and_mistakes(
@@ -123,11 +88,9 @@ def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_t
 
 
 @pytest.mark.slow  # starts two processes, each of which imports everything
-@pytest.mark.parametrize("example", ["multilabel", "attributes"])
-def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(example, request, tmp_path):
-    run = request.getfixturevalue(example)
-    checkpoint, output = str(run / "checkpoints" / "best.ckpt"), tmp_path / "test.json"
-    given = [checkpoint, f"--import=examples.{example}", f"--output={output}"]
+def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(multilabel, tmp_path):
+    checkpoint, output = str(multilabel / "checkpoints" / "best.ckpt"), tmp_path / "test.json"
+    given = [checkpoint, "--import=examples.multilabel", f"--output={output}"]
     command = [
         sys.executable,
         "-m",
@@ -141,7 +104,7 @@ def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(example, r
     )
     assert done.returncode == 0, done.stderr
     expected, found = (
-        json.loads((run / "metrics.json").read_text())["test"],
+        json.loads((multilabel / "metrics.json").read_text())["test"],
         json.loads(output.read_text()),
     )
     assert found["correct"] == expected["correct"]
@@ -150,10 +113,8 @@ def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(example, r
     assert len(rates) > 3
 
 
-@pytest.mark.parametrize("example", ["multilabel", "attributes"])
-def test_a_multi_label_training_that_is_stopped_resumes_exactly(example, workplace):
-    options = attributes_options(workplace) if example == "attributes" else [*PAIRS, *MULTILABEL]
-    options = [*options, "--data.cutout=8"]
+def test_a_multi_label_training_that_is_stopped_resumes_exactly(workplace):
+    options = [*PAIRS, *MULTILABEL, "--data.cutout=8"]
     small("--trainer.default_root_dir=whole", data=options)
     stop_at(3, data=options)
     small(data=options)

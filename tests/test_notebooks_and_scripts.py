@@ -88,7 +88,7 @@ def cells(workplace, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize("kind", ["tiny_run", "multilabel", "attributes"])
+@pytest.mark.parametrize("kind", ["tiny_run", "multilabel"])
 def test_cells_measure_what_the_run_did_and_draw(kind, request, cells):
     run = request.getfixturevalue(kind)
     metrics = read_json(run / "metrics.json")

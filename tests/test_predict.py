@@ -32,7 +32,7 @@ from tests.conftest import (
 )
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import environment, run, started, succeed, torchrun, wait_until
-from tests.small import load, one_line, rows
+from tests.small import one_line, rows
 
 COMMAND = [sys.executable, "-m", "project.predict"]
 
@@ -89,72 +89,18 @@ def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, optio
             assert float(row[f"confidence{place}"]) == pytest.approx(confidence.item(), abs=1e-4)
 
 
-def test_sets_hold_all_classes_from_the_checkpoints_threshold_and_unsure_labels_are_empty(
-    checkpoint, photos, tmp_path
-):
-    content = load(checkpoint)
-    content["about"]["coverage"] = {90: 0.12, 91: 0.135}
-    torch.save(content, tmp_path / "own.ckpt")
-    model, sizes = ImageClassifier.load_from_checkpoint(checkpoint), set()
-    for coverage, least in ((0.9, 0.12), (0.905, 0.135)):
-        out = tmp_path / f"rows {coverage}.csv"
-        command = [
-            tmp_path / "own.ckpt",
-            photos,
-            f"--coverage={coverage}",
-            "--abstain=0.14",
-            f"--output={out}",
-        ]
-        label(*command)
-        for row in (row for row in rows(out) if not row["error"]):
-            shares = by_torchvision(model, [row["path"]])[1][0].softmax(0)
-            named = dict(zip(model.class_names, shares.tolist(), strict=True))
-            expected = sorted(
-                (name for name in named if named[name] >= least), key=named.__getitem__
-            )
-            assert json.loads(row["labels"]) == expected[::-1]
-            assert (row["label"] or "") == (expected[-1] if shares.max() >= 0.14 else "")
-            sizes.add((len(expected), row["label"] or ""))
-        label(*command, "--resume")
-    assert len({size for size, _ in sizes}) > 1
-    assert {bool(name) for _, name in sizes} == {True, False}
-
-
-def test_each_attribute_has_a_value_and_a_confidence(attributes, photos, tmp_path):
-    best, out = attributes / "checkpoints" / "best.ckpt", tmp_path / "rows.csv"
-    model, files, shares = (
-        ImageClassifier.load_from_checkpoint(best),
-        sorted(photos.rglob("*.png")),
-        [],
-    )
-    for file in files:
-        logits = by_torchvision(model, [file])[1][0]
-        parts = {"number": zip(["even", "odd"], logits[:2].softmax(0).tolist(), strict=True)}
-        parts["species"] = zip(["a", "b", "c"], logits[2:].softmax(0).tolist(), strict=True)
-        shares.append(
-            {name: sorted(part, key=lambda pair: -pair[1])[:2] for name, part in parts.items()}
-        )
-    least = median(part[0][1] for of_image in shares for part in of_image.values()) + 1e-5
-    options = ["--import=examples.attributes", "--top_k=2", f"--abstain={least}", f"--output={out}"]
-    assert label(best, *files, *options) == 0
-    for file, expected, row in zip(files, shares, rows(out), strict=True):
-        assert row.pop("path") == str(file)
-        for name, ((value, share), (second, next_share)) in expected.items():
-            assert (row.pop(f"label_{name}") or "") == (value if share >= least else "")
-            assert row.pop(f"label_{name}_2") == second
-            found = [float(row.pop(f"confidence_{name}{place}")) for place in ("", "_2")]
-            assert found == pytest.approx([share, next_share], abs=1e-4)
-        assert not row.pop("error")
-        assert not row
-    for expected, in_python in zip(shares, model.predict_files(files), strict=True):
-        assert in_python.label == " ".join(
-            f"{name}={part[0][0]}" for name, part in expected.items()
-        )
-        assert in_python.probability == pytest.approx(
-            min(part[0][1] for part in expected.values()), abs=1e-4
-        )
-    with pytest.raises(UserError, match=r"has no threshold for 0\.9"):
-        label(best, *files, "--import=examples.attributes", "--coverage=0.9")
+def test_unsure_labels_are_empty(checkpoint, photos, tmp_path):
+    out = tmp_path / "rows.csv"
+    label(checkpoint, photos, f"--output={out}")
+    sure = {row["path"]: row["label"] for row in rows(out)}
+    least = median(float(row["confidence"]) for row in rows(out) if row["confidence"]) + 1e-5
+    label(checkpoint, photos, f"--abstain={least}", f"--output={out}", "--overwrite")
+    unsure = 0
+    for row in rows(out):
+        is_sure = bool(row["confidence"]) and float(row["confidence"]) >= least
+        unsure += not is_sure
+        assert row["label"] == (sure[row["path"]] if is_sure else "")
+    assert 0 < unsure < len(sure)
 
 
 def test_files_that_are_no_images_have_rows(checkpoint, photos, tmp_path, capfd):
@@ -338,7 +284,6 @@ def test_ctrl_c_keeps_the_rows(checkpoint, photos, tmp_path):
     ("--resume", "--output must be given for --resume"),
     ("--trainer.devices=-2", "these --trainer options do not work here"),
     ("--flips", "there are no images in"),
-    ("--coverage=0.9", "has no threshold for 0.9; a run's best.ckpt has those from 0.5 to 0.99"),
 )
 def test_a_mistake_is_one_line(checkpoint, workplace, option, message, capsys):
     assert message in one_line(lambda: label(checkpoint, workplace, option), capsys)

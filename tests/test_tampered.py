@@ -331,7 +331,7 @@ def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, monkeypatc
     tampered(path, path, CHANGES[complaint])
     with monkeypatch.context() as patch:  # the best one stays the best
         patch.setattr(
-            "project.engine.training.best_checkpoint.BestCheckpoint.check_monitor_top_k",
+            "project.engine.training.checkpoints.BestCheckpoint.check_monitor_top_k",
             lambda *_: False,
         )
         said = one_line(small, capsys)

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torchmetrics.functional.classification import multilabel_average_precision
 
 import project.data  # noqa: F401  # so that open_data knows the classes that checkpoints name
@@ -22,8 +21,6 @@ class Evaluation(Predictions):
     probabilities: Tensor
     metrics: dict[str, Any]
     """As ``python -m project.evaluate`` reports them, the model's own included."""
-    attributes: dict[str, dict[str, int]]
-    """The model's."""
 
     @property
     def per_class(self) -> list[dict[str, float | int]]:
@@ -47,29 +44,12 @@ class Evaluation(Predictions):
 
     @property
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns known logits, probabilities and labels; binary ones for several classes.
-
-        Of attributes, each is a choice among its classes, and those with fewer are filled up with
-        impossible ones.
-        """
+        """Returns known logits, probabilities and labels; binary ones for several classes."""
         if self.labels.dim() == 1:
             return self.logits[self.known], self.probabilities[self.known], self.labels[self.known]
-        if self.attributes:
-            parts = map(self._decisions_of, self.attributes.values())
-            logits, probabilities, labels = map(torch.cat, zip(*parts, strict=True))
-            return logits, probabilities, labels
         chosen, p = self.labels >= 0, self.probabilities
         logits = torch.stack([torch.zeros_like(self.logits), self.logits], dim=2)
         return logits[chosen], torch.stack([1 - p, p], dim=2)[chosen], self.labels[chosen]
-
-    def _decisions_of(self, attribute: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
-        positions = [*attribute.values()]
-        share, label = self.labels[:, positions].max(1)
-        known, missing = share > 0, (0, max(map(len, self.attributes.values())) - len(positions))
-        logits, probabilities = (
-            values[known][:, positions] for values in (self.logits, self.probabilities)
-        )
-        return F.pad(logits, missing, value=-1e4), F.pad(probabilities, missing), label[known]
 
     def suspects(self, count: int) -> list[int]:
         """Finds the misclassified images with the least probable labels, perhaps label errors."""
@@ -99,5 +79,4 @@ def evaluate_split(
         **vars(predictions),
         probabilities=probabilities,
         metrics=model.results["test" if as_in_use else split],
-        attributes=model.attributes,
     )

@@ -53,7 +53,6 @@ class ConfusionMatrixPlot(Callback):
         pl_module.log_figure(
             f"{split}/confusion_matrix",
             lambda: plots.confusion_figure(matrix, pl_module.class_names),
-            pl_module.weights_step if trainer.testing else None,
         )
 
     on_validation_end = on_test_end
@@ -84,7 +83,7 @@ class ConfidentMistakesPlot(Callback):
                 titles.append(f"{guess} {float(predictions.confidence[at]):.0%}\nis {label}")
             return plots.image_grid(images, titles)
 
-        pl_module.log_figure("test/confident_mistakes", draw, pl_module.weights_step)
+        pl_module.log_figure("test/confident_mistakes", draw)
 
 
 class PlotFiles(Callback):

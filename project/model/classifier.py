@@ -14,7 +14,7 @@ from torchmetrics import Metric
 from project.engine import ClassifierModule, Preprocessing
 from project.model.freezing import evaluate_frozen, freeze_layers
 from project.model.losses import CrossEntropy, Loss
-from project.model.metrics import Accuracy, MacroF1, MeanLoss, PredictionSets, TopKAccuracy
+from project.model.metrics import Accuracy, MacroF1, MeanLoss, TopKAccuracy
 from project.model.networks import (
     build_network,
     detect_memory_format,
@@ -160,19 +160,22 @@ class ImageClassifier(ClassifierModule):
         """Updates the metrics and returns logits, float (N, classes), of one view."""
         batch = self.as_batch(batch)
         logits = exact_logits(self, batch.images)
-        self.measure("val", logits, batch.labels, self.evaluation_loss(logits, batch.labels))
+        losses = self.evaluation_loss(logits, batch.labels)
+        self.measure("val", logits, batch.labels, losses, batch.indices)
         return logits
 
     def test_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Updates the metrics and returns logits, float (N, classes), averaged over views."""
         batch = self.as_batch(batch)
         logits = evaluation_logits(self, batch.images)
-        self.measure("test", logits, batch.labels, self.evaluation_loss(logits, batch.labels))
+        losses = self.evaluation_loss(logits, batch.labels)
+        self.measure("test", logits, batch.labels, losses, batch.indices)
         return logits
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Returns each image's probabilities, float (N, classes); a batch needs no labels."""
-        return self.probabilities(evaluation_logits(self, self.images_of(batch)))
+        images = batch if isinstance(batch, Tensor) else batch[0]
+        return self.probabilities(evaluation_logits(self, images))
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Returns all metrics by name.
@@ -188,7 +191,6 @@ class ImageClassifier(ClassifierModule):
             "loss": MeanLoss(),
             "accuracy": Accuracy(),
             "f1": MacroF1(num_classes),
-            "coverage": PredictionSets(),
         }
         return metrics if num_classes <= 5 else metrics | {"top5": TopKAccuracy(5)}
 

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassConfusionMatrix
-from torchmetrics.utilities import dim_zero_cat
 
 _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
-_COVERAGES = torch.arange(50, 100)  # percent
 # uniform in logit space, from 8e-7: about 3% wide for small probabilities
 _EDGES = (torch.arange(1, 896) / 32 - 14).sigmoid()
 
@@ -113,34 +111,6 @@ class MacroF1(MulticlassConfusionMatrix):
         """Returns F1, correct and all images, and the matrix, a row for each true class."""
         counts = {"correct": self.confmat.trace(), "total": self.confmat.sum()}
         return {"f1": macro_f1(self.confmat), **counts, "confusion_matrix": self.confmat}
-
-
-class PredictionSets(Metric):
-    """Thresholds of prediction sets, which hold the true class of 50 to 99% of such images.
-
-    A class joins an image's set if its probability reaches the threshold. By split conformal
-    prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511, section 1), with the
-    probability of the class as score (Sadinle et al., 2019, https://arxiv.org/abs/1609.00451):
-    smallest sets on average.
-    """
-
-    full_state_update = False
-    shares: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("shares", [], dist_reduce_fx="cat")
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Keeps the probability of each image's class."""
-        self.shares.append(preds.gather(1, target[:, None])[:, 0].nan_to_num())
-
-    def compute(self) -> dict[str, dict[int, float]]:
-        """Returns thresholds by percent; 0, which leaves no class out, of too few images."""
-        shares = dim_zero_cat(self.shares).cpu().sort().values
-        left_out = (len(shares) + 1) * (100 - _COVERAGES) // 100  # images whose class may be missed
-        thresholds = torch.cat([torch.zeros(1), shares])[left_out]
-        return {"coverage": dict(zip(_COVERAGES.tolist(), thresholds.tolist(), strict=True))}
 
 
 class ExactMatch(Counts):

@@ -58,7 +58,6 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     run: Any = small(*(f"--callbacks.{name}=false" for name in NAMES)).trainer
     assert kinds([one for one in run.callbacks if type(one).__module__.startswith("project.")]) == {
         "Bookkeeping",
-        "CollectPredictions",
     }
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
     assert not (RUN / "plots").exists()

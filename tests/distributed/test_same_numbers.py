@@ -101,7 +101,7 @@ def fraction(model, world_size):
 
 def mistakes(model, size, world_size):
     """The titles of the most confident mistakes, as they are drawn."""
-    with patch("project.engine.training.labels.add_figure") as spy:
+    with patch("project.engine.training.module.add_figure") as spy:
         one = trainer(world_size, callbacks=[ConfidentMistakesPlot(MISTAKES)])
         one.test(model, datamodule=data_of(size, world_size), verbose=False)
     return [axes.get_title() for call in spy.call_args_list for axes in call.args[2]().axes]

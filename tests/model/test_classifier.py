@@ -4,13 +4,12 @@ import sys
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
-from lightning.pytorch.callbacks import BackboneFinetuning, StochasticWeightAveraging
 from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
@@ -21,7 +20,6 @@ from torch.utils.data import DataLoader
 
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
-from project.engine.training.module import PlainBatch
 from project.engine.training.non_finite import StopOnNonFinite
 from project.model import ImageClassifier
 from project.model.losses import CrossEntropy
@@ -42,6 +40,11 @@ def loader_of(batches: list[Any]) -> DataLoader[Any]:
     return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset
 
 
+class Pair(NamedTuple):
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
 class Memory(LightningDataModule):
     """Noisy images, each class of a colour of its own."""
 
@@ -54,9 +57,7 @@ class Memory(LightningDataModule):
         self.images = (colours + noise).clamp(0, 255).to(torch.uint8)
 
     def batches(self):
-        return [
-            *map(PlainBatch, self.images.split(self.batch_size), self.labels.split(self.batch_size))
-        ]
+        return [*map(Pair, self.images.split(self.batch_size), self.labels.split(self.batch_size))]
 
     def loader(self):
         return loader_of(self.batches())
@@ -157,7 +158,7 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
     weights = []
     for options in (
         {"datamodule": Memory()},
-        {"train_dataloaders": loader_of([tuple(b) for b in Memory().batches()])},
+        {"train_dataloaders": loader_of([tuple(pair) for pair in Memory().batches()])},
     ):
         model = linear(optimizer=partial(SGD, lr=0.1))
         for parameter in model.parameters():
@@ -175,24 +176,6 @@ def test_a_model_that_was_validated_can_be_trained():
     trainer().validate(model, datamodule=Memory(), verbose=False)
     trainer(max_epochs=1).fit(model, datamodule=Memory())
     assert model.results["val"]["total"] == len(Memory().labels)
-
-
-class Averaging(StochasticWeightAveraging):
-    """Which keeps what makes it resume in another way."""
-
-
-def test_a_callback_that_cannot_work_here_names_another_way():
-    with pytest.raises(UserError, match=r"resumed Averaging could not continue within an epoch"):
-        trainer(max_epochs=1, callbacks=[Averaging(0.1)]).fit(linear(), datamodule=Memory())
-    with pytest.raises(UserError, match=r"resumed BackboneFinetuning .*train the head first, .*"):
-        trainer(max_epochs=1, callbacks=[BackboneFinetuning()]).fit(linear(), datamodule=Memory())
-
-
-def test_labels_of_several_classes_are_refused_by_a_model_of_one_class_each():
-    with pytest.raises(
-        UserError, match=r"^the labels have the shape \(2, 3\), but .* gives each image one class"
-    ):
-        linear().as_batch(PlainBatch(make_images(2), torch.ones(2, 3).long()))
 
 
 @pytest.mark.parametrize(

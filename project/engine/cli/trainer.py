@@ -16,7 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from ..errors import UserError
 from ..loading.data_module import ImageDataModule
 from ..run.processes import watch_processes
-from ..training.best_checkpoint import BestCheckpoint
+from ..training.checkpoints import BestCheckpoint
 from ..upstream import disable_signal_handling
 
 

@@ -25,7 +25,7 @@ from ..preprocessing import Preprocessing, bands_of
 from ..run.checkpoint import ABOUT, About, read_checkpoint
 from ..run.rows import Row, RowWriter
 from ..run.settings import plain_options
-from ..training.labels import LabelModule
+from ..training.module import ClassifierModule
 from ..training.predictions import Predictions
 from .command import OutputFile
 
@@ -141,7 +141,7 @@ class EvaluateCommand(Command):
         """Writes a row for each image."""
         if self.model.predictions is None:
             kind = type(self.model).__name__
-            raise UserError(f"--output_predictions needs a {kind} whose steps return logits")
+            raise UserError(f"--output_predictions needs a {kind} whose steps measure with indices")
         with file.replaced() as target, RowWriter.open(target, COLUMNS) as writer:
             writer.write(rows_of(self.model.predictions, self.model))
         self.say(f"  each image's prediction is in {file.path}\n")
@@ -192,7 +192,7 @@ def _described(preprocessing: Preprocessing) -> dict[str, Any]:
     }
 
 
-def rows_of(predictions: Predictions, model: LabelModule) -> Iterator[Row]:
+def rows_of(predictions: Predictions, model: ClassifierModule) -> Iterator[Row]:
     """Makes a row for each image of a split."""
     images = predictions.images
     files = getattr(images, "files", None)

@@ -134,9 +134,8 @@ def metadata(model: Any) -> dict[str, str]:
     """Returns names, thresholds and preprocessing for a file: text as it is, all else as JSON."""
     defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
     about = {**defaults, "class_names": model.class_names, **model.preprocessing}
-    for name in ("thresholds", "attributes"):
-        if value := getattr(model, name):
-            about[name] = value
+    if model.thresholds:
+        about["thresholds"] = model.thresholds
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in about.items()

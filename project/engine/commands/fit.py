@@ -28,7 +28,7 @@ from ..run.checkpoint import (
 )
 from ..run.folder import RunFolder, derived_name
 from ..run.loggers import class_of, log_settings, loggers_of, place_in_folder, rewind
-from ..training.best_checkpoint import (
+from ..training.checkpoints import (
     BestCheckpoint,
     chosen_monitor,
     evaluate_best,

@@ -25,7 +25,6 @@ from ..loading.batch import ImageBatch
 from ..loading.files import path_loader, why_unreadable
 from ..loading.scan import image_paths, listed_paths, spelt
 from ..preprocessing import bands_of
-from ..run.checkpoint import ABOUT, read_checkpoint
 from ..run.progress import note, progress_bar
 from ..run.rows import Row, RowWriter, open_vectors, resume_rows, write_vectors
 from ..training.predictions import QUIET
@@ -49,8 +48,6 @@ def label_files(model_class: Any, options: Namespace) -> int:
     model = model_class.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
-    if options.coverage is not None:
-        options.threshold = _coverage_threshold(options, model)
     dealt = {"use_distributed_sampler": False}  # by the labeller
     trainer = built_trainer(ExactTrainer, **options.trainer, **QUIET, **dealt)
     if not trainer.is_global_zero:
@@ -164,44 +161,23 @@ class Labeller(LightningModule):
 
 def cells(model: Any, options: Namespace, probabilities: Tensor) -> dict[str, list[Any]]:
     """Returns what rows say of images, by column; of no images, the names of these columns."""
-    names, columns = model.class_names, dict[str, list[Any]]()
-    orders = model.ranked(probabilities)
-    for attribute, order in orders.items():
-        values = {position: value for value, position in model.choices()[attribute].items()}
-        best = order[:, : options.top_k]
-        places = zip(best.T.tolist(), probabilities.gather(1, best).T.tolist(), strict=True)
-        for place, (positions, shares) in enumerate(places, 1):
-            name = (f"_{attribute}" if attribute else "") + (f"_{place}" if place > 1 else "")
-            least = options.abstain if place == 1 else 0.0
-            pairs = zip(positions, shares, strict=True)
-            columns[f"label{name}"] = [
-                values[position] if share >= least else None for position, share in pairs
-            ]
-            columns[f"confidence{name}"] = shares
-    if options.coverage is not None:
-        sizes = (probabilities >= options.threshold).sum(1)
-        sets = zip(orders[""].tolist(), sizes.tolist(), strict=True)
-        columns["labels"] = [[names[position] for position in order[:size]] for order, size in sets]
-    elif model.has_any_labels:
+    columns: dict[str, list[Any]] = {}
+    best = model.ranked(probabilities)[:, : options.top_k]
+    places = zip(best.T.tolist(), probabilities.gather(1, best).T.tolist(), strict=True)
+    for place, (positions, shares) in enumerate(places, 1):
+        name = f"_{place}" if place > 1 else ""
+        least = options.abstain if place == 1 else 0.0
+        columns[f"label{name}"] = [
+            model.class_names[position] if share >= least else None
+            for position, share in zip(positions, shares, strict=True)
+        ]
+        columns[f"confidence{name}"] = shares
+    if not model.has_one_class:
         columns["labels"] = [model.label_names(label) for label in model.predicted(probabilities)]
-    if options.probabilities or model.has_any_labels:
-        for name, shares in zip(names, probabilities.T.tolist(), strict=True):
+    if options.probabilities or not model.has_one_class:
+        for name, shares in zip(model.class_names, probabilities.T.tolist(), strict=True):
             columns[f"probability_{name}"] = shares
     return columns
-
-
-def _coverage_threshold(options: Namespace, model: Any) -> float:
-    """Returns the probability that a class needs to join a set, from the checkpoint."""
-    if model.test_time_augmentation is not None:
-        raise UserError("--coverage: thresholds are for one view of each image, without --flips")
-    thresholds = read_checkpoint(options.checkpoint)[ABOUT].get("coverage") or {}
-    percent = math.ceil(100 * options.coverage - 1e-9)
-    if percent not in thresholds:
-        raise UserError(
-            f"--coverage: '{options.checkpoint}' has no threshold for {options.coverage}; a run's"
-            " best.ckpt has those from 0.5 to 0.99 for images of one class"
-        )
-    return float(thresholds[percent])
 
 
 def _run(trainer: Trainer, labeller: Labeller) -> int:

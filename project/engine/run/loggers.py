@@ -89,19 +89,17 @@ def is_logged(trainer: Trainer) -> bool:
     return trainer.global_step % every == 0 or trainer.should_stop
 
 
-def add_figure(
-    trainer: Trainer, tag: str, draw: Callable[[], "Figure"], step: int | None = None
-) -> None:
+def add_figure(trainer: Trainer, tag: str, draw: Callable[[], "Figure"]) -> None:
     """Draws a figure for the loggers that take images: TensorBoard's, W&B's and MLflow's.
 
-    Draws nothing without one. The default step is where Lightning logs the newest metrics.
+    Draws nothing without one. The step is where Lightning logs the newest metrics.
     """
     kinds = TensorBoardLogger | WandbLogger | MLFlowLogger
     loggers = [logger for logger in trainer.loggers if isinstance(logger, kinds)]
     if not loggers or not trainer.is_global_zero:
         return
     figure = draw()
-    step = max(trainer.global_step - 1, 0) if step is None else step
+    step = max(trainer.global_step - 1, 0)
     for logger in loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.experiment.add_figure(tag, figure, global_step=step)

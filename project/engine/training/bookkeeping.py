@@ -17,11 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..errors import UserError, printable
+from ..run.checkpoint import Checkpoint
 from ..run.loggers import is_logged
 from ..upstream import follow_until_averaging, length_attributes
+from .predictions import gathered
 
 if TYPE_CHECKING:
     from .module import ClassifierModule, Split
+
 
 _REFUSED: dict[type[Callback], str] = {
     # it ignores train_bn=False for running statistics, too (Lightning #21901, #15062)
@@ -44,29 +47,29 @@ class Bookkeeping(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Prepares the loss, which may need to know the data, and compiles the network."""
-        if stage == "fit":
-            model = self.model
-            if hasattr(model.criterion, "prepare"):
-                data = trainer.datamodule  # type: ignore[attr-defined]  # set by fit
-                model.criterion.prepare(data, model.class_names)
-            if model.compile_network:
-                model.network.compile()  # in place, so that the names of the weights stay
+        if stage != "fit":
+            return
+        model = self.model
+        if hasattr(model.criterion, "prepare"):
+            data = trainer.datamodule  # type: ignore[attr-defined]  # set by fit
+            model.criterion.prepare(data, model.class_names)
+        if model.compile_network:
+            model.network.compile()  # in place, so that the names of the weights stay
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remembers the lengths of schedules, before a resumed run restores other ones."""
-        schedules = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
-        self._lengths = [
-            (schedule, {name: schedule[name] for name in length_attributes(schedule)})
-            for schedule in schedules
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
+        """Leaves out the lengths of schedules, so that a resumed one has that of its own run."""
+        checkpoint["lr_schedulers"] = [
+            {name: value for name, value in state.items() if name not in length_attributes(state)}
+            for state in checkpoint["lr_schedulers"]
         ]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gives a resumed schedule the length of this run, and checks a resumed optimizer."""
+        """Checks a resumed optimizer, and how many batches make a step within a resumed epoch."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # likewise
         self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
-        for schedule, lengths in self._lengths:
-            schedule.update(lengths)
         for optimizer in trainer.optimizers:
             _require_fitting_state(optimizer, trainer.ckpt_path)
         for callback in callbacks:
@@ -126,19 +129,13 @@ class Bookkeeping(Callback):
             }
             model.log_dict(values, prog_bar=True)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leaves the interval between logs as it was given."""
-        trainer.log_every_n_steps = self._log_every  # type: ignore[attr-defined]
-
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Has DDP send the first process's statistics of BatchNorm.
+        """Gives all processes the first one's statistics of BatchNorm.
 
-        It does not within a step of several batches.
+        DDP does not within a step of several batches, or if the user has it leave this out.
         """
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
-            wrapper.require_forward_param_sync = True
-            for buffer in wrapper.buffers() if not wrapper.forward_sync_buffers else ():
-                # Lightning's broadcast is of objects; the user has DDP leave this out of each step
+            for buffer in wrapper.buffers():  # Lightning's broadcast is of objects
                 distributed.broadcast(buffer, 0)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -148,38 +145,39 @@ class Bookkeeping(Callback):
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the metrics of the test set."""
         self._log(trainer, "test")
-        if self.model.weights_step is not None:  # where Lightning's loggers put what is logged
-            pl_module.log("step", float(self.model.weights_step), prog_bar=False)
 
     def _log(self, trainer: Trainer, split: "Split") -> None:
         model = self.model
         results = model.conclude(split)
+        if not model.is_fitting:
+            model.predictions = gathered(trainer, model.collected)
+            model.collected = []
         if results is None or trainer.sanity_checking:
             return
         thresholds = results.pop("thresholds", None)
-        coverage = results.pop("coverage", {})
         if split == "val":
             names = model.class_names
             model.thresholds = dict(zip(names, thresholds, strict=True)) if thresholds else None
-            model.coverage = coverage
-            model.validated_step = trainer.global_step
         elif model.thresholds:
             results["thresholds"] = list(model.thresholds.values())
         model.results[split] = results
+        numbers = {
+            f"{split}/{name}": float(results[name])
+            for name in map(str, model.metrics_of(split))
+            if isinstance(results.get(name), int | float)
+        }
         monitors = [getattr(part, "monitor", None) for part in trainer.checkpoint_callbacks]
-        for metric in map(str, model.metrics_of(split)):
-            name = f"{split}/{metric}"
-            value = results.get(metric)
-            if isinstance(value, int | float):
-                model.log(
-                    name,
-                    float(value),
-                    prog_bar=metric == "accuracy" or name in monitors,
-                    # every process has the same results; "max" does not round, as a mean could
-                    sync_dist=True,
-                    rank_zero_only=True,
-                    reduce_fx="max",
-                )
+        for name, value in numbers.items():
+            is_shown = name in ("val/accuracy", *monitors)
+            model.log(
+                name,
+                value,
+                prog_bar=is_shown,
+                # all processes have the same results; "max" does not round, as a mean could
+                sync_dist=True,
+                rank_zero_only=True,
+                reduce_fx="max",
+            )
 
 
 def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
@@ -196,8 +194,8 @@ def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
 
 def require_supported_callbacks(callbacks: Sequence[Callback]) -> None:
     """Refuses Lightning's callbacks, and subclasses of them, that do not resume exactly."""
-    for callback in callbacks:
-        for kind, reason in _REFUSED.items():
+    for kind, reason in _REFUSED.items():
+        for callback in callbacks:
             if isinstance(callback, kind):
                 name = type(callback).__name__
                 raise UserError(f"--trainer.callbacks: a resumed {name} {reason}")

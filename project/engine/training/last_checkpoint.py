@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
+from jsonargparse.typing import PositiveFloat, PositiveInt
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..errors import require
 from ..run.checkpoint import Checkpoint
 from ..run.folder import CHECKPOINTS, LAST, PREVIOUS
 from ..run.loggers import curve_lengths
@@ -48,30 +48,33 @@ class LastCheckpoint(Callback):
         every_n_steps: Saves after every so many optimizer steps as well.
     """
 
-    def __init__(self, every_minutes: float = 3.0, every_n_steps: int | None = None) -> None:
-        option = "--callbacks.last_checkpoint.every"
-        require(every_minutes > 0, f"{option}_minutes", every_minutes, "above 0")
-        is_sensible = every_n_steps is None or every_n_steps > 0
-        require(is_sensible, f"{option}_n_steps", every_n_steps, "above 0")
+    def __init__(
+        self, every_minutes: PositiveFloat = 3.0, every_n_steps: PositiveInt | None = None
+    ) -> None:
         self.every_minutes = every_minutes
         self.every_n_steps = every_n_steps
         self._request = StopRequest()
         self._resumed = False
         self._metrics: dict[str, float] = {}
-        self._saved_at = 0.0
         self._save_took = 0.0
-        self._agreed_at = 0.0
-        self._agreed_step = 0
-        self._next_agreement = 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Handles signals, in training and during the final test."""
+        self._request.listen()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: object) -> None:
+        """Restores the handlers of signals."""
+        self._request.ignore()
+
+    on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock, and handles signals from here on."""
+        """Restores the newest metrics, and starts the clock."""
         trainer.callback_metrics.update(
             {name: torch.tensor(value) for name, value in self._metrics.items()}
         )
         self._saved_at = self._agreed_at = time.monotonic()
-        self._agreed_step = trainer.global_step
-        self._request.listen()
+        self._agreed_step = self._next_agreement = trainer.global_step
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
@@ -85,23 +88,12 @@ class LastCheckpoint(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Saves the end of training."""
-        self._request.ignore()
         self._do(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Handles signals during the final test, too; all was saved before."""
-        self._request.listen()
-
     def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
-        """Stops this process, without which the others end, if it was asked to."""
+        """Stops this process, without which the others end, if it was asked to; all was saved."""
         if self._request.made:
             _stop(trainer)
-
-    def on_test_end(self, *_: object) -> None:
-        """Restores the handlers of signals."""
-        self._request.ignore()
-
-    on_exception = on_test_end  # type: ignore[assignment]  # it takes any arguments
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -117,14 +109,12 @@ class LastCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
         """Remembers the newest metrics, which schedules may look at before there are new ones."""
-        if trainer.training:  # where Lightning clears the metrics once more before it trains
-            self._resumed = True
-            self._metrics = checkpoint[_METRICS]
-            trainer.should_stop = bool(checkpoint.get(_SHOULD_STOP))
-            if not trainer.should_stop and (
-                trainer.max_steps < 0 or checkpoint["global_step"] < trainer.max_steps
-            ):
-                reopen_epoch(checkpoint)
+        self._resumed = True
+        self._metrics = checkpoint[_METRICS]  # Lightning clears the trainer's before it trains
+        trainer.should_stop = checkpoint[_SHOULD_STOP]
+        is_done = 0 <= trainer.max_steps <= checkpoint["global_step"]
+        if not (trainer.should_stop or is_done):
+            reopen_epoch(checkpoint)
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """Returns what all processes do now.

@@ -1,57 +1,40 @@
 """The base of classifiers: exact metrics, safe checkpoints, and exact resuming."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import cache
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
-from ..errors import NonFiniteError, UserError
+from ..errors import UserError
+from ..loading.batch import ImageBatch
+from ..loading.files import prepare
+from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, Checkpoint, describe_run, read_weights, sizes_of
+from ..run.loggers import add_figure, is_logged
 from ..run.progress import note
 from ..run.settings import allow_module, plain_options
-from .best_checkpoint import selection
+from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping, require_supported_callbacks
-from .labels import LabelModule
-from .opening import opened, restore_weights
-from .predictions import CollectPredictions, Predictions
+from .checkpoints import opened, restore_weights, selection
+from .non_finite import require_finite
+from .predictions import Prediction, Predictions, fields_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Split = Literal["train", "val", "test"]
 
 
-class LabelledBatch(Protocol):
-    """What a step needs of a batch."""
-
-    @property
-    def images(self) -> Tensor:
-        """The images, (N, channels, height, width)."""
-
-    @property
-    def labels(self) -> Tensor:
-        """The labels, int64 (N,) or (N, classes); in training perhaps soft, float (N, classes)."""
-
-
-class PlainBatch(NamedTuple):
-    """A batch of a plain ``DataLoader``.
-
-    Attributes:
-        images: uint8 (N, 3, height, width).
-        labels: int64 (N,).
-    """
-
-    images: Tensor
-    labels: Tensor
-
-
-class ClassifierModule(LabelModule):
+class ClassifierModule(LightningModule):
     """A LightningModule with exact metrics, safe checkpoints, and runs that resume exactly.
 
     A subclass's constructor sets the attributes up to ``compile_network`` and calls
@@ -59,6 +42,8 @@ class ClassifierModule(LabelModule):
     ``on_load_checkpoint`` calls these.
 
     Attributes:
+        class_names: The classes in the order of their labels.
+        preprocessing: Size, crop and normalisation of images.
         arch: The network's name.
         arch_args: Further arguments of the network.
         network: The network.
@@ -66,16 +51,16 @@ class ClassifierModule(LabelModule):
         compile_network: If true, the network is compiled for training.
         results: The newest metrics of ``val`` and ``test``, as plain data.
         predictions: Those of the newest evaluation outside ``fit``, and of its test, in the first
-            process; None if its steps do not return logits.
+            process; None if its steps give :meth:`measure` no indices.
+        keeps_logits: If true, predictions have logits, too.
         thresholds: The probability above which an image has each class, chosen in validation if it
             may have several.
-        coverage: Thresholds of prediction sets by percent.
-        validated_step: The step at which the newest metrics of ``val`` were measured.
         measured: The sets that steps have measured since the last :meth:`conclude`.
-        weights_step: The step at which the tested weights were validated; their test metrics are
-            logged at that step, too.
+        collected: Fields of predictions for each batch of an evaluation.
     """
 
+    has_one_class: ClassVar[bool] = True
+    """True if each image has one class; otherwise any number: labels (N, classes) of 0 and 1."""
     train_metric_names: ClassVar = ["loss", "accuracy"]
     """The metrics that training computes, too."""
     not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
@@ -83,6 +68,8 @@ class ClassifierModule(LabelModule):
 
     read_weights = staticmethod(read_weights)
 
+    class_names: list[str]
+    preprocessing: Preprocessing
     arch: str
     arch_args: dict[str, object] | None
     network: nn.Module
@@ -94,10 +81,9 @@ class ClassifierModule(LabelModule):
         self.results: dict[str, dict[str, Any]] = {}
         self.predictions: Predictions | None = None
         self.thresholds: dict[str, float] | None = None
-        self.coverage: dict[int, float] = {}
-        self.validated_step: int | None = None
-        self.weights_step: int | None = None
+        self.keeps_logits = False
         self.measured: set[Split] = set()
+        self.collected: list[list[Tensor]] = []
 
     @abstractmethod
     def configure_metrics(self) -> dict[str, Metric]:
@@ -145,28 +131,91 @@ class ClassifierModule(LabelModule):
         thresholds = [chosen[name] if chosen else 0.5 for name in self.class_names]
         return (probabilities > torch.tensor(thresholds, device=probabilities.device)).long()
 
-    def as_batch(self, batch: LabelledBatch | Sequence[Tensor]) -> LabelledBatch:
-        """Returns a batch with ``images`` and ``labels``; a plain loader's pairs become one.
+    def ranked(self, probabilities: Tensor) -> Tensor:
+        """Sorts the positions of the classes, the one to name first, int64 (N, classes)."""
+        return probabilities.argsort(dim=1, descending=True, stable=True)
+
+    def label_names(self, label: Tensor) -> str:
+        """Names the class of an image, or all classes that it has a share of.
+
+        Args:
+            label: int64 (), or (classes,).
+        """
+        if label.dim() == 0:
+            return self.class_names[label]
+        positions = (label > 0).nonzero().flatten()
+        return " ".join(self.class_names[position] for position in positions)
+
+    def predict_files(self, paths: Sequence[str | Path], batch_size: int = 64) -> list[Prediction]:
+        """Labels image files, prepared as the model's preprocessing says, in their order.
+
+        Args:
+            paths: The files.
+            batch_size: The number of images that the model sees at a time; no result depends on it.
+
+        Raises:
+            UnreadableFileError: A file is no image.
+        """
+        self.eval()
+        predictions: list[Prediction] = []
+        for start in range(0, len(paths), batch_size):
+            files = paths[start : start + batch_size]
+            images = torch.stack([prepare(path, self.preprocessing) for path in files])
+            with torch.inference_mode():
+                probabilities = self.predict_step(images.to(self.device), 0).float()
+            best = self.ranked(probabilities)[:, 0]
+            for position, row in zip(best.tolist(), probabilities.tolist(), strict=True):
+                by_name = dict(zip(self.class_names, row, strict=True))
+                predictions.append(Prediction(self.class_names[position], row[position], by_name))
+        return predictions
+
+    @property
+    def is_fitting(self) -> bool:
+        """True while a trainer fits the model, also in its validation."""
+        trainer = trainer_of(self)
+        return trainer is not None and trainer.state.fn == "fit"
+
+    @property
+    def is_logging(self) -> bool:
+        """True if the current batch concludes a step after which training is logged."""
+        return is_logged(self.trainer)
+
+    def log_figure(self, tag: str, draw: "Callable[[], Figure]") -> None:
+        """Draws a figure for the loggers that take images: TensorBoard's, W&B's and MLflow's.
+
+        Args:
+            tag: The figure's name, such as ``val/confusion_matrix``.
+            draw: Draws it; is not called without such a logger.
+        """
+        add_figure(self.trainer, tag, draw)
+
+    def as_batch(self, batch: Sequence[Tensor]) -> ImageBatch:
+        """Returns a batch with images, labels and indices; a plain loader's pairs have no indices.
 
         Raises:
             UserError: The images have several classes and the model gives them one, or the reverse.
         """
-        if isinstance(batch, Sequence) and not hasattr(batch, "labels"):
-            batch = PlainBatch(*batch)
-        labels = cast(LabelledBatch, batch).labels
-        if not labels.is_floating_point() and (labels.dim() == 1) != self.has_one_class:
+        if not hasattr(batch, "indices"):
+            images, labels = batch
+            batch = ImageBatch(images, labels, indices=torch.empty(0))
+        batch = cast(ImageBatch, batch)
+        shape = tuple(batch.labels.shape)
+        if not batch.labels.is_floating_point() and (len(shape) == 1) != self.has_one_class:
             raise UserError(
-                f"the labels have the shape {tuple(labels.shape)}, but {type(self).__name__} gives"
+                f"the labels have the shape {shape}, but {type(self).__name__} gives"
                 f" each image {'one class' if self.has_one_class else 'any number of classes'};"
                 " choose other data or another --model"
             )
-        return cast(LabelledBatch, batch)
+        return batch
 
-    def images_of(self, batch: Tensor | Sequence[Tensor]) -> Tensor:
-        """Returns the images of a batch, with or without labels, uint8 (N, 3, height, width)."""
-        return batch if isinstance(batch, Tensor) else batch[0]
-
-    def measure(self, split: Split, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+    def measure(
+        self,
+        split: Split,
+        logits: Tensor,
+        labels: Tensor,
+        losses: Tensor,
+        indices: Tensor | None = None,
+    ) -> None:
         """Updates the metrics of a set by a batch.
 
         They take the probabilities and labels, and by name ``logits``, ``losses`` and
@@ -179,6 +228,7 @@ class ClassifierModule(LabelModule):
             labels: The data's labels, int64 (N,) or (N, classes); in training perhaps soft, float
                 (N, classes).
             losses: Each image's loss, float (N,).
+            indices: The batch's, for :attr:`predictions` of an evaluation.
         """
         if losses.shape != (len(logits),):
             raise UserError(
@@ -190,6 +240,8 @@ class ClassifierModule(LabelModule):
         losses = losses.detach()
         if labels.is_floating_point():
             labels = labels.argmax(1) if self.has_one_class else labels.round().long()
+        if indices is not None and len(indices) == len(labels) and not self.is_fitting:
+            self.collected.append(fields_of(self, split, logits, labels, indices))
         if split != "train":
             known = (labels if labels.dim() == 1 else labels.amax(1)) >= 0
             if not known.all():
@@ -227,25 +279,16 @@ class ClassifierModule(LabelModule):
         return results
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
-        """Adds the callbacks that log metrics, resume runs and collect predictions."""
+        """Adds the callback that logs metrics and resumes runs, once."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         if self.trainer.training:
             require_supported_callbacks(callbacks)
-        added = [part for part in callbacks if isinstance(part, Bookkeeping)]
-        if any(part.model is self for part in added):
-            return []
-        collects = any(isinstance(part, CollectPredictions) for part in callbacks)
-        return [Bookkeeping(self)] if collects else [Bookkeeping(self), CollectPredictions()]
+        added = any(isinstance(part, Bookkeeping) and part.model is self for part in callbacks)
+        return [] if added else [Bookkeeping(self)]
 
     def on_save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Adds the model's options, the checkpoint's description, and open counts."""
-        for name, value in checkpoint["state_dict"].items():
-            if isinstance(value, Tensor) and not value.isfinite().all():
-                raise NonFiniteError(
-                    f"{name} has values that are not finite after step {self.global_step}; the"
-                    " checkpoints are from before; try a lower --model.optimizer.lr, under another"
-                    " --name"
-                )
+        require_finite(checkpoint["state_dict"], self.global_step)
         checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
         checkpoint[ABOUT] = describe_run(self.trainer, self, selection(self.trainer))
         checkpoint["counts"] = {
@@ -271,7 +314,8 @@ class ClassifierModule(LabelModule):
             self.results = {"val": about["metrics"]["val"]}
         if self.trainer.is_global_zero:  # they are those of all processes
             for name, metric in self.train_metrics.items():
-                _restore_counts(metric, checkpoint["counts"].get(name, {}))
+                for key, value in checkpoint["counts"].get(name, {}).items():
+                    cast(Tensor, metric.metric_state[key]).copy_(value)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # a file could name what is imported
@@ -317,11 +361,3 @@ def _counts(metric: Metric) -> dict[str, Tensor]:
     with metric.sync_context():
         states = metric.metric_state.items()
         return {name: state.cpu().clone() for name, state in states if isinstance(state, Tensor)}
-
-
-def _restore_counts(metric: Metric, counts: Mapping[str, object]) -> None:
-    """Restores the state that :func:`_counts` returned; one of another shape begins anew."""
-    for name, state in metric.metric_state.items():
-        saved = counts.get(name)
-        if isinstance(state, Tensor) and isinstance(saved, Tensor) and saved.shape == state.shape:
-            state.copy_(saved)

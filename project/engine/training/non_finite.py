@@ -1,56 +1,39 @@
-"""Stops training if a loss or a gradient is not finite, before it is validated or saved."""
+"""Stops training if a loss, a gradient or a weight is not finite, before it is saved."""
 
-from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from ..errors import NonFiniteError, UserError, listed
-from ..run.loggers import is_logged
+from ..errors import NonFiniteError, listed
+
+_ADVICE = "the checkpoints are from before; try a lower --model.optimizer.lr, under another --name"
 
 
-class _Step(NamedTuple):
-    """An optimizer step.
-
-    Attributes:
-        number: The number of the step, from 1.
-        batches: Loss and image indices of each batch.
-        read: Returns if the gradient and the losses are bad; waits for the device.
-    """
-
-    number: int
-    batches: list[tuple[Tensor, Tensor]]
-    read: Callable[[], list[bool]]
+def require_finite(weights: Mapping[str, object], step: int) -> None:
+    """Raises an error if a weight is not finite."""
+    for name, value in weights.items():
+        if isinstance(value, Tensor) and not value.isfinite().all():
+            raise NonFiniteError(
+                f"{name} has values that are not finite after step {step}; {_ADVICE}"
+            )
 
 
 class StopOnNonFinite(Callback):
-    """Checks losses and gradients before each optimizer step.
+    """Checks losses and gradients before an optimizer step, and weights before a validation.
 
-    Lightning's ``detect_anomaly`` slows each step down and stops one process alone. DDP has
-    averaged the gradients, so all processes see the same and stop together. A loss that is infinite
-    in one process although its gradients are finite stops all where ``train/loss`` is logged, which
-    is the same in all.
-
-    On a GPU, Python reads the answer in the next step, when the GPU has that one's work to go on
-    with, and before weights are validated or saved. Where a loss scaler skips such steps by itself,
-    only a long run of them is an error.
-
-    Args:
-        patience: How many steps in a row a loss scaler may skip; from its first scale, 2^16, it
-            needs at most 16 to get down to 1.
+    Lightning's ``detect_anomaly`` slows each step down. On a CPU each step is checked. Other devices
+    would have to wait for Python, so only the steps are checked that are logged, which wait anyway.
+    A loss scaler skips such steps by itself, until its scale is below 1.
     """
 
-    def __init__(self, patience: int = 20) -> None:
-        self.patience = patience
-        self._in_a_row = 0
+    def __init__(self) -> None:
         self._indices = torch.empty(0)
         self._batches: list[tuple[Tensor, Tensor]] = []
-        self._unread: _Step | None = None
-        self._suspect: _Step | None = None
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
@@ -67,104 +50,43 @@ class StopOnNonFinite(Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Checks the gradients, and the losses since the last step."""
-        self._read(trainer)
+        """Checks the losses since the last step, and the gradients."""
         batches = self._batches
         self._batches = []
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        losses = [loss for loss, _ in batches]
-        flags = torch.stack([_non_finite(part, pl_module.device) for part in (gradients, losses)])
-        # a scaler waits for the device
-        later = None if _has_scaler(trainer) else _copied(flags)
-        self._unread = _Step(trainer.global_step + 1, batches, later or flags.tolist)
-        if later is None:
-            self._read(trainer)
-
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: object = None
-    ) -> None:
-        """Raises a UserError if the last step, or the loss logged last, was not finite."""
-        self._read(trainer)
-        logged = trainer.callback_metrics.get("train/loss")
-        if logged is None or logged.isfinite() or _has_scaler(trainer):
+        step = trainer.global_step + 1
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+        is_cpu = pl_module.device.type == "cpu"
+        if not is_cpu and (every == 0 or step % every):
             return
-        if self._suspect is not None:
-            _stop(trainer, self._suspect, bad_loss=True)
-        raise UserError(
-            f"training stopped after step {trainer.global_step}: train/loss is not finite"
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if scaler is not None and scaler.get_scale() >= 1:
+            return
+        losses = [loss.item() for loss, _ in batches]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if not all(map(math.isfinite, losses)):
+            cause = f"the loss is {' and '.join(f'{loss:.4g}' for loss in losses)}"
+        elif not get_total_norm([p.grad for p in parameters if p.grad is not None]).isfinite():
+            cause = "the gradient is not finite"
+        else:
+            return
+        # elsewhere, an earlier step that was not checked may be to blame
+        images = _images_of(trainer, batches) if is_cpu else ""
+        raise NonFiniteError(
+            f"training stopped at step {step}: {cause} in process {trainer.global_rank}{images};"
+            f" {_ADVICE}"
         )
 
-    on_validation_start = on_train_epoch_end = on_save_checkpoint
-
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-    ) -> None:
-        """Checks steps that are logged, which wait for the device anyway."""
-        if is_logged(trainer):
-            self.on_save_checkpoint(trainer, pl_module)
-
-    def _read(self, trainer: Trainer) -> None:
-        """Reads the last step's check, and raises an error if the step must not count."""
-        step = self._unread
-        self._unread = None
-        if step is None:
-            return
-        bad_gradient, bad_loss = step.read()
-        if _has_scaler(trainer):
-            self._in_a_row = self._in_a_row + 1 if bad_gradient or bad_loss else 0
-            if self._in_a_row > self.patience:
-                _stop(trainer, step, bad_loss)
-        elif bad_gradient or (bad_loss and trainer.world_size == 1):
-            _stop(trainer, step, bad_loss)
-        elif bad_loss:
-            self._suspect = step
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Checks the weights; those that are saved are checked by the model."""
+        require_finite(pl_module.state_dict(), trainer.global_step)
 
 
-def _stop(trainer: Trainer, step: _Step, bad_loss: bool) -> NoReturn:
-    stopped = f"training stopped at step {step.number}"
-    if trainer.world_size > 1 and not bad_loss:
-        raise UserError(f"{stopped}: the gradient of all processes is not finite")
-    losses = " and ".join(f"{loss.item():.4g}" for loss, _ in step.batches)
-    cause = f"the loss is {losses}" if bad_loss else "the gradient is not finite"
+def _images_of(trainer: Trainer, batches: Sequence[tuple[Tensor, Tensor]]) -> str:
+    """Names the images of batches, if they come from a data module of ours."""
     data = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
     train = getattr(data, "splits", {}).get("train")
-    images = ""
-    if train is not None:
-        indices = torch.cat([indices for _, indices in step.batches]).tolist()
-        names = [f"'{train.name(index % len(train))}'" for index in indices]
-        images = f", of the images {listed(names, 8)}"
-    raise NonFiniteError(
-        f"{stopped}: {cause} in process {trainer.global_rank}{images}; the checkpoints are from"
-        " before; try a lower --model.optimizer.lr, under another --name"
-    )
-
-
-def _has_scaler(trainer: Trainer) -> bool:
-    plugin = trainer.precision_plugin
-    return isinstance(plugin, MixedPrecision) and plugin.scaler is not None
-
-
-def _copied(flags: Tensor) -> Callable[[], list[bool]] | None:
-    """Starts to copy a GPU's flags; the returned function waits for the copy. None on a CPU."""
-    if not flags.is_cuda:
-        return None
-    copy = flags.to("cpu", non_blocking=True)  # torch makes that memory pinned
-    event = torch.Event(flags.device)
-    event.record()
-
-    def read() -> list[bool]:
-        event.synchronize()
-        return copy.tolist()
-
-    return read
-
-
-def _non_finite(tensors: list[Tensor], device: torch.device) -> Tensor:
-    """Returns True if a number is infinite or NaN, or too large for its square, bool ()."""
-    return ~torch.nn.utils.get_total_norm(tensors).isfinite().to(device)
+    if train is None:
+        return ""
+    indices = [index for _, indices in batches for index in indices.tolist()]
+    names = [f"'{train.name(index % len(train))}'" for index in indices]
+    return f", of the images {listed(names, 8)}"

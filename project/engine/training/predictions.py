@@ -1,11 +1,12 @@
 """Predictions for each image of a split, collected while a trainer evaluates it."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
@@ -14,10 +15,21 @@ from ..errors import UserError
 from ..loading.batch import BatchDataset
 from ..loading.data_module import ImageDataModule
 
+if TYPE_CHECKING:
+    from .module import ClassifierModule, Split
+
 QUIET: Any = dict.fromkeys(
     ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
 )
 """Options of a trainer that leaves nothing behind."""
+
+
+class Prediction(NamedTuple):
+    """The most probable class of an image, its probability, and those of all classes by name."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
 
 
 @dataclass
@@ -62,20 +74,23 @@ class Predictions:
 
     @staticmethod
     def of_split(
-        model: Any, data: ImageDataModule, split: str = "test", as_in_use: bool = False
+        model: "ClassifierModule",
+        data: ImageDataModule,
+        split: str = "test",
+        as_in_use: bool = False,
     ) -> "Predictions":
         """Measures a split, into ``model.results``, and returns its predictions with logits.
 
         Args:
-            model: A :class:`.module.ClassifierModule` on any device, where it stays.
+            model: The model, on any device, where it stays.
             data: The data module.
             split: ``val`` or ``test``.
             as_in_use: If true, validation is measured like a test, as a temperature for test images
                 needs: with all views of test-time augmentation.
         """
         data.prepare_data()
-        data.device_cache = False  # one pass gains nothing from it
         device = model.device
+        model.keeps_logits = True
         if as_in_use:
             data.test_on(split)
         with warnings.catch_warnings():
@@ -83,7 +98,6 @@ class Predictions:
             trainer = Trainer(
                 accelerator="gpu" if device.type == "cuda" else device.type,
                 devices=1 if device.index is None else [device.index],
-                callbacks=[CollectPredictions(with_logits=True)],
                 **QUIET,
             )
             try:
@@ -91,66 +105,34 @@ class Predictions:
                 evaluate(model, datamodule=data, verbose=False)
             finally:
                 data.test_on("test")
+                model.keeps_logits = False
                 model.to(device).eval()
-        predictions: Predictions | None = model.predictions
-        if predictions is None or not model.results:
-            raise UserError(f"the evaluation steps of {type(model).__name__} measure nothing")
-        return predictions
+        if model.predictions is None:
+            raise UserError(f"the evaluation steps of {type(model).__name__} measure no images")
+        return model.predictions
 
 
-class CollectPredictions(Callback):
-    """Sets ``model.predictions`` in tests, and in validations outside ``fit``.
+def fields_of(
+    model: "ClassifierModule", split: "Split", logits: Tensor, labels: Tensor, indices: Tensor
+) -> list[Tensor]:
+    """Returns the fields of a batch's :class:`Predictions`, from its indices on."""
+    probabilities = model.probabilities(logits)
+    predicted = model.predicted(probabilities, split)
+    shares = [_probability_of(probabilities, label) for label in (predicted, labels)]
+    return [indices, labels, predicted, *shares, logits if model.keeps_logits else logits[:, :0]]
 
-    Args:
-        with_logits: If true, logits are kept, too.
-    """
 
-    def __init__(self, with_logits: bool = False) -> None:
-        self.with_logits = with_logits
-        self._batches: list[list[Tensor]] = []
-
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: Any,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keeps a batch's predictions, if it is a data module's and the step returns logits."""
-        data = trainer.datamodule  # type: ignore[attr-defined]  # set by a loop
-        if data is None or not isinstance(outputs, Tensor) or not hasattr(batch, "indices"):
-            return
-        logits = outputs.float()
-        probabilities = pl_module.probabilities(logits)
-        predicted = pl_module.predicted(probabilities, "test" if trainer.testing else "val")
-        shares = [_probability_of(probabilities, label) for label in (predicted, batch.labels)]
-        kept = logits if self.with_logits else logits[:, :0]
-        self._batches.append([batch.indices, batch.labels, predicted, *shares, kept])
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Gathers the predictions of all processes; only the first one keeps them."""
-        fields = [torch.cat(field) for field in zip(*self._batches, strict=True)]
-        self._batches = []
-        if trainer.world_size > 1:
-            fields = [torch.cat(gather_all_tensors(field)) for field in fields]
-        pl_module.predictions = None
-        if fields and trainer.is_global_zero:
-            order = fields[0].argsort()
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by a loop
-            images = data.splits[data.test_split if trainer.testing else "val"]
-            pl_module.predictions = Predictions(images, *(field[order].cpu() for field in fields))
-
-    def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
-        """Keeps a batch's predictions outside ``fit``."""
-        if trainer.state.fn != "fit":
-            self.on_test_batch_end(trainer, *args)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Gathers the predictions outside ``fit``."""
-        if trainer.state.fn != "fit":
-            self.on_test_epoch_end(trainer, pl_module)
+def gathered(trainer: Trainer, batches: Sequence[Sequence[Tensor]]) -> Predictions | None:
+    """Gathers the predictions of all processes for the first one; None for the others."""
+    fields = [torch.cat(field) for field in zip(*batches, strict=True)]
+    if trainer.world_size > 1:
+        fields = [torch.cat(gather_all_tensors(field)) for field in fields]
+    data: ImageDataModule | None = trainer.datamodule  # type: ignore[attr-defined]  # set by a loop
+    if not fields or data is None or not trainer.is_global_zero:
+        return None
+    images = data.splits[data.test_split if trainer.testing else "val"]
+    order = fields[0].argsort()
+    return Predictions(images, *(field[order].cpu() for field in fields))
 
 
 def _probability_of(probabilities: Tensor, labels: Tensor) -> Tensor:

@@ -234,16 +234,7 @@ def test_an_epoch_that_has_no_batches_left_is_refused(workplace, capsys):
     assert load(LAST)["global_step"] == 3
 
 
-@cases("size", 8, 32)
-def test_batches_of_another_size_are_refused_which_would_repeat_or_skip_images(
-    workplace, capsys, size
-):
-    stop_at(2)
-    said = one_line(lambda: fit(f"--data.batch_size={size}"), capsys)
-    assert f"--data.batch_size is {size}, not 16, which cannot change when the run" in said
-
-
-@cases("option", "--model.optimizer.lr=0.5", "--monitor=val/loss")
+@cases("option", "--data.batch_size=8", "--model.optimizer.lr=0.5", "--monitor=val/loss")
 def test_what_decides_a_run_cannot_change_when_it_resumes(workplace, capsys, option):
     stop_at(2)
     said = one_line(lambda: fit(option), capsys)

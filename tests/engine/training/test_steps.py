@@ -2,21 +2,22 @@
 
 import math
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import (
-    EMAWeightAveraging,
+    BackboneFinetuning,
     GradientAccumulationScheduler,
     LambdaCallback,
+    StochasticWeightAveraging,
 )
 from torch import Tensor
 
+from project.engine import UserError
 from project.engine.run.loggers import is_logged
-from project.engine.training.non_finite import _non_finite
 from tests.engine.toy import (
     BEST,
     LAST,
@@ -47,20 +48,16 @@ class Witness(Callback):
     def __init__(self) -> None:
         self.weights: dict[int, dict[str, Tensor]] = {}
         self.images: dict[int, list[str]] = {}
-        self.network: Any = None
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.network, step, train = (
-            pl_module.network,
-            trainer.global_step + 1,
-            trainer.datamodule.splits["train"],
-        )
-        self.weights[step] = weights_of(self.network)
-        self.images.setdefault(step, []).extend(
-            train.name(index) for index in batch.indices.tolist()
-        )
+        step, train = trainer.global_step + 1, trainer.datamodule.splits["train"]
+        self.weights[step] = {
+            name: value.detach().clone() for name, value in pl_module.named_parameters()
+        }
+        names = map(train.name, batch.indices.tolist())
+        self.images.setdefault(step, []).extend(f"'{name}'" for name in names)
 
 
 class BadGradient(Callback):
@@ -74,25 +71,9 @@ class BadGradient(Callback):
             pl_module.network.fc.bias.grad[0] = math.inf
 
 
-def weights_of(network: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in network.named_parameters()}
-
-
-@pytest.fixture
-def late(request, monkeypatch):
-    """Reads the answers as late as a GPU's, if asked to."""
-    if request.param:
-        monkeypatch.setattr(
-            "project.engine.training.non_finite._copied", lambda flags: flags.clone().tolist
-        )
-    return request.param
-
-
-@pytest.mark.parametrize(
-    ("accumulate", "step", "late"), [(1, 7, False), (2, 4, True)], indirect=["late"]
-)
+@cases("accumulate step", (1, 7), (2, 4))
 def test_the_images_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_that_step(
-    workplace, monkeypatch, capsys, late, accumulate, step
+    workplace, monkeypatch, capsys, accumulate, step
 ):
     flags = [
         "--data.batch_size=4",
@@ -100,8 +81,7 @@ def test_the_images_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_
         f"--trainer.accumulate_grad_batches={accumulate}",
         "--callbacks.last_checkpoint.every_n_steps=1",
     ]
-    witness = Witness()
-    own_step = ToyClassifier.training_step
+    witness, own_step = Witness(), ToyClassifier.training_step
 
     def spoilt_step(model, batch, batch_idx):
         spoilt = batch_idx % accumulate == 0 and model.trainer.global_step + 1 == step
@@ -112,11 +92,8 @@ def test_the_images_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_
         patch.setattr(ToyClassifier, "training_step", spoilt_step)
         said = one_line(lambda: fit(*flags, callbacks=[witness]), capsys)
     assert f"training stopped at step {step}: the loss is nan" in said
-    assert "in process 0, of the images 'train " in said
-    assert said.endswith("try a lower --model.optimizer.lr, under another --name")
-    assert len(witness.images[step]) == said.count("'train ") == 4 * accumulate
-    assert all(f"'{name}'" in said for name in witness.images[step])
-    assert late or differences(witness.weights[step], weights_of(witness.network)) == []
+    assert said.count("'train ") == len(witness.images[step]) == 4 * accumulate
+    assert all(name in said for name in witness.images[step])
     last, best = load(LAST), load(BEST)
     assert last["global_step"] == step - 1
     assert all(math.isfinite(value) for _, value in curve(RUN, "train/loss"))
@@ -126,84 +103,96 @@ def test_the_images_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_
     require_same_end(RUN, outcome(RUN.parents[1] / "whole/run"))
 
 
-def test_no_checkpoint_of_a_users_own_callback_has_numbers_that_are_not_finite(workplace, capsys):
-    every = "--trainer.callbacks+=ModelCheckpoint --trainer.callbacks."
-    flags = f"{every}save_weights_only=true --trainer.callbacks.every_n_train_steps=1 --trainer.callbacks.save_top_k=-1"
+OFTEN = (
+    "--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_weights_only=true"
+    " --trainer.callbacks.every_n_train_steps=1 --trainer.callbacks.save_top_k=-1"
+)
 
-    def spoil(
-        trainer: Any, model: Any, *_: Any
-    ) -> None:  # as a forward pass might; training never reads statistics
+
+@cases("flags step saved", ("", 4, set()), (OFTEN, 3, {1, 2}))
+def test_weights_that_are_not_finite_are_neither_validated_nor_saved_by_any_callback(
+    workplace, capsys, flags, step, saved
+):
+    def spoil(trainer: Any, model: Any, *_: Any) -> None:  # training never reads statistics
         if trainer.global_step == 3:
             model.network.bn1.running_mean[0] = math.inf
 
-    said = one_line(
-        lambda: fit(*flags.split(), callbacks=[LambdaCallback(on_train_batch_end=spoil)]), capsys
-    )
-    assert "network.bn1.running_mean has values that are not finite after step 3;" in said
+    validated = Mock()
+    callbacks = [LambdaCallback(on_train_batch_end=spoil, on_validation_end=validated)]
+    said = one_line(lambda: fit(*flags.split(), callbacks=callbacks), capsys)
+    assert f"network.bn1.running_mean has values that are not finite after step {step};" in said
     assert "to resume" not in said
-    assert {load(path)["global_step"] for path in RUN.rglob("*.ckpt")} == {1, 2}
+    assert {load(path)["global_step"] for path in RUN.rglob("*.ckpt")} == saved
+    assert not validated.called
 
 
-@pytest.mark.parametrize(  # of the 4 steps before a validation
-    ("step", "last", "late"), [(3, 3, False), (3, 4, True), (4, 4, True)], indirect=["late"]
+@cases(
+    "device step message",  # of the 4 steps before a validation, of which the last is logged
+    ("cpu", 3, "training stopped at step 3: the gradient is not finite in process 0, of the"),
+    ("other", 3, "training stopped at step 4: the loss is inf in process 0;"),
+    ("other", 4, "training stopped at step 4: the gradient is not finite in process 0;"),
 )
 def test_a_bad_gradient_of_a_finite_loss_is_neither_validated_nor_saved(
-    workplace, capsys, late, step, last
+    workplace, monkeypatch, capsys, device, step, message
 ):
-    """A GPU is a step ahead, which comes to nothing."""
-    witness, average, validated = Witness(), cast(Any, EMAWeightAveraging(decay=0.5)), Mock()
-    callbacks = [BadGradient(step), witness, average, LambdaCallback(on_validation_end=validated)]
+    """Another device than a CPU is waited for where a step is logged."""
+    monkeypatch.setattr(ToyClassifier, "device", Mock(type=device))
+    witness, validated = Witness(), Mock()
+    callbacks = [BadGradient(step), witness, LambdaCallback(on_validation_end=validated)]
     said = one_line(lambda: fit("--trainer.log_every_n_steps=4", callbacks=callbacks), capsys)
-    stopped = f"training stopped at step {step}: the gradient is not finite in process 0, of the"
-    assert stopped in said
-    assert "and 8 more;" in said  # of the 16
-    assert max(witness.weights) == last
-    if not late:
-        assert differences(witness.weights[step], weights_of(witness.network)) == []
-        assert all(value.isfinite().all() for value in average._average_model.parameters())
+    assert message in said
+    assert max(witness.weights) == (step if device == "cpu" else 4)
     assert (validated.called, [*RUN.rglob("*.ckpt")]) == (False, [])
 
 
 @pytest.mark.filterwarnings(
     "ignore:.*lr_scheduler.step.*before.*optimizer.step.*"
 )  # of a first skipped step
-def test_a_loss_scaler_may_skip_steps_and_too_many_in_a_row_are_an_error(workplace, capsys):
-    flags = [*SCALED.split(), "--callbacks.stop_on_non_finite.patience=3"]
+def test_a_loss_scaler_may_skip_steps_until_its_scale_is_below_one(workplace, capsys):
     witness = Witness()
-    callbacks = [BadGradient(1, 3, 5, 6, 7, 8), witness]
-    said = one_line(lambda: fit(*flags, callbacks=callbacks), capsys)
-    assert "training stopped at step 8: the gradient is not finite" in said
-    kept = [
-        step
-        for step in range(1, 8)
-        if not differences(witness.weights[step], witness.weights[step + 1])
-    ]
-    assert kept == [1, 3, 5, 6, 7]
-
-
-@cases(
-    "values finite", ([1e18, -1e18], True), ([math.nan, 1], False), ([math.inf, -math.inf], False)
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_finite_is_told_from_what_is_not(values, finite, dtype):
-    tensors = [torch.tensor(0.5), torch.zeros(2, 3, dtype=dtype), torch.tensor(values, dtype=dtype)]
-    assert bool(_non_finite(tensors, torch.device("cpu"))) is not finite
+    scaled = [*SCALED.split(), "--trainer.plugins.scaler.init_scale=4"]
+    callbacks = [BadGradient(1, 3, 4, 5), witness]
+    said = one_line(lambda: fit(*scaled, callbacks=callbacks), capsys)
+    assert "training stopped at step 5: the gradient is not finite" in said
+    weights = witness.weights
+    skipped = [step for step in range(1, 5) if not differences(weights[step], weights[step + 1])]
+    assert skipped == [1, 3, 4]
 
 
 @QUIET
-@cases("every changes", (100, {0: 1}), (100, {0: 1, 1: 2}), (100, {0: 4, 2: 1}), (0, {0: 1, 1: 2}))
+@cases("every changes", (100, {0: 1}), (100, {0: 4, 2: 1}), (0, {0: 1, 1: 2}))
 def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
-    logged: list[int] = []
+    logged: set[int] = set()
     witness = LambdaCallback(
-        on_train_batch_end=lambda run, *_: logged.extend([run.current_epoch] * is_logged(run))
+        on_train_batch_end=lambda run, *_: logged.update([run.current_epoch] * is_logged(run))
     )
     callbacks = [GradientAccumulationScheduler(changes), witness]
     options = {"max_epochs": 3, "limit_val_batches": 0, "log_every_n_steps": every}
-    run = toy_trainer(**options, callbacks=callbacks)
-    run.fit(toy(), datamodule=ToyData())
-    assert {*logged} == ({0, 1, 2} if every else set())
-    # as the next training with this trainer may be longer
-    assert run.log_every_n_steps == every  # type: ignore[attr-defined]
+    toy_trainer(**options, callbacks=callbacks).fit(toy(), datamodule=ToyData())
+    assert logged == ({0, 1, 2} if every else set())
+
+
+@QUIET
+def test_a_plain_trainer_trains_logs_and_measures_each_image_once():
+    model, trainer = toy(), toy_trainer(max_epochs=20, num_sanity_val_steps=0)
+    trainer.fit(model, datamodule=ToyData())
+    assert {"train/loss", "val/loss", "val/accuracy"} <= trainer.callback_metrics.keys()
+    trainer.test(model, datamodule=ToyData(), verbose=False)
+    images = ToyData().load()["test"]
+    with torch.no_grad():
+        right = model(images.images).argmax(1) == images.labels
+    assert model.results["test"]["accuracy"] == pytest.approx(float(right.float().mean()))
+    assert model.results["test"]["accuracy"] > 0.9
+
+
+class Averaging(StochasticWeightAveraging):
+    """Keeps what makes it resume in another way."""
+
+
+@cases("callback", BackboneFinetuning(), Averaging(0.1))
+def test_callbacks_that_cannot_resume_exactly_are_refused(callback):
+    with pytest.raises(UserError, match=f"a resumed {type(callback).__name__} "):
+        toy_trainer(callbacks=[callback]).fit(toy(), datamodule=ToyData())
 
 
 class Linear(ToyClassifier):
@@ -248,8 +237,12 @@ def test_each_step_has_the_mean_gradient_of_its_batches_as_in_a_plain_loop(
 
 
 def real(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of weights and statistics, without the counts of batches, of which there is no mean."""
-    return {name: value.clone() for name, value in state.items() if value.is_floating_point()}
+    """Copies of the network's numbers, without the counts of batches, of which there is no mean."""
+    return {
+        name: value.clone()
+        for name, value in state.items()
+        if name.startswith("network.") and value.is_floating_point()
+    }
 
 
 class Averaged(Callback):
@@ -263,11 +256,12 @@ class Averaged(Callback):
         self.losses: list[float] = []
 
     def update(self, model, wanted: bool) -> None:
-        now = real(model.network.state_dict())
+        self.newest = real(model.state_dict())
         if wanted:
-            before = self.average or now
-            self.average = {name: 0.9 * before[name] + 0.1 * value for name, value in now.items()}
-        self.newest = now
+            before = self.average or self.newest
+            self.average = {
+                name: 0.9 * before[name] + 0.1 * value for name, value in self.newest.items()
+            }
 
     def on_train_batch_end(self, trainer, pl_module, *_) -> None:
         self.update(pl_module, self.after_step(trainer.global_step))
@@ -276,7 +270,7 @@ class Averaged(Callback):
         self.update(pl_module, self.after_epoch(trainer.current_epoch))
 
     def on_validation_batch_end(self, trainer, pl_module, *_) -> None:
-        self.seen = real(pl_module.network.state_dict())
+        self.seen = real(pl_module.state_dict())
 
     def on_validation_end(self, trainer, pl_module) -> None:
         self.expected.append(self.average or self.newest)
@@ -295,25 +289,14 @@ class Averaged(Callback):
     ),
 )
 def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(
-    workplace, monkeypatch, start, after_step, after_epoch
+    workplace, start, after_step, after_epoch
 ):
     """In epochs of four steps; steps are counted from 0 by the option, and from 1 here."""
     by_hand = Averaged(after_step, after_epoch)
-    fit(
-        *EMA,
-        "--model.optimizer.lr=0.5",
-        *start,
-        "--trainer.max_epochs=3",
-        "--monitor=val/loss",
-        callbacks=[by_hand],
-    )
+    flags = ["--model.optimizer.lr=0.5", "--trainer.max_epochs=3", "--monitor=val/loss"]
+    fit(*EMA, *start, *flags, callbacks=[by_hand])
     assert len(by_hand.validated) == 3
     torch.testing.assert_close(by_hand.validated, by_hand.expected)
     best = load(BEST)
     assert best["epoch"] == by_hand.losses.index(min(by_hand.losses))
-    saved = {
-        name.removeprefix("network."): value
-        for name, value in best["state_dict"].items()
-        if "network." in name
-    }
-    torch.testing.assert_close(real(saved), by_hand.expected[best["epoch"]])
+    torch.testing.assert_close(real(best["state_dict"]), by_hand.expected[best["epoch"]])

@@ -1,0 +1,175 @@
+"""Checkpoints of a model: the best one and its test, and the model that one holds."""
+
+import shlex
+from collections.abc import Mapping
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor, nn
+
+from ..errors import UserError, listed, printable
+from ..preprocessing import is_preprocessing
+from ..run.checkpoint import ABOUT, About, Checkpoint, read_checkpoint
+from ..run.progress import note
+from ..run.settings import imported_class, limited_by, network_of_file, plain_options
+
+if TYPE_CHECKING:
+    from .module import ClassifierModule
+
+_OF_LOSS = "criterion."
+_Model = TypeVar("_Model", bound="ClassifierModule")
+
+
+def chosen_monitor(
+    metric: str, mode: str | None, modes: Mapping[str, str | None]
+) -> tuple[str, str]:
+    """Returns the metric and the mode that the best checkpoint is chosen by.
+
+    Args:
+        metric: The metric that ``--monitor`` names.
+        mode: The mode that ``--mode`` names; by default the metric's own.
+        modes: The mode of each metric of the validation set, None if it does not say.
+
+    Raises:
+        UserError: Nobody says the mode.
+    """
+    mode = mode or modes.get(metric)
+    if mode is None:
+        raise UserError(
+            f"--monitor {metric} needs --mode min or --mode max, as one that your own code logs"
+            f" does; the model has {listed(modes)}"
+        )
+    return metric, mode
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps ``best.ckpt``: a loss that is not finite makes none, and the folder may be moved.
+
+    Lightning's looks at the monitored metric alone, and takes paths from a checkpoint as they are.
+    """
+
+    def __init__(self, folder: Path, monitor: str = "val/accuracy", mode: str = "max") -> None:
+        super().__init__(folder, "best", monitor=monitor, mode=mode, enable_version_counter=False)
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Returns True if the metrics are the best so far."""
+        loss = trainer.callback_metrics.get("val/loss")
+        if loss is not None and not loss.isfinite():
+            rank_zero_only(note)(
+                f"the validation loss is {loss.item():.4g} after step {trainer.global_step}:"
+                " no candidate for best.ckpt"
+            )
+            return False
+        return super().check_monitor_top_k(trainer, current)
+
+    def load_state_dict(self, state_dict: Checkpoint) -> None:
+        """Restores the best score; its checkpoint is in this folder, wherever it was saved.
+
+        Paths in the file do not count: the callback removes what they name.
+        """
+        score = state_dict["best_model_score"]
+        if score is not None:
+            path = str(Path(str(self.dirpath)) / f"best{self.FILE_EXTENSION}")
+            self.best_model_score = self.kth_value = score
+            self.best_model_path = self.kth_best_model_path = path
+            self.best_k_models = {path: score}
+
+
+def selection(trainer: Trainer) -> dict[str, str] | None:
+    """Returns how ``best.ckpt`` is chosen; None if no callback does so."""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, BestCheckpoint):
+            return {"monitor": str(callback.monitor), "mode": callback.mode}
+    return None
+
+
+def evaluate_best(
+    trainer: Trainer, model: "ClassifierModule", data: LightningDataModule, path: str
+) -> About:
+    """Tests the weights of a checkpoint, and returns what it says about itself.
+
+    Checks that no callback has changed the weights. Lightning's ``ckpt_path`` will not do: callbacks
+    would take part, and those that average weights put the raw ones back.
+    """
+    checkpoint = read_checkpoint(path)
+    weights = checkpoint["state_dict"]
+    restore_weights(model, weights, path)
+    about: About = checkpoint[ABOUT]
+    model.thresholds = about.get("thresholds")
+    trainer.test(model, datamodule=data, verbose=False)
+    for name, value in model.state_dict().items():
+        if not torch.equal(value.cpu(), weights[name]):
+            raise UserError(
+                f"a callback changed the weights before the test ({name}): these are no metrics of"
+                f" '{path}'; leave the callback out and measure it with"
+                f" python -m {__package__.split('.')[0]}.evaluate {shlex.quote(path)}"
+            )
+    return about
+
+
+def opened(
+    cls: type[_Model], path: str | Path, strict: bool, arguments: dict[str, object]
+) -> _Model:
+    """Builds a checkpoint's model on the CPU: a ``cls``, or a subclass that is imported.
+
+    ``arguments`` of the constructor replace those in the file.
+    """
+    checkpoint = read_checkpoint(path)
+    model_class = _imported(cls, checkpoint[ABOUT], path)
+    saved = plain_options(checkpoint.get("hyper_parameters") or {}, model_class)
+    options = {
+        name: value for name, value in saved.items() if name not in cls.not_saved
+    } | arguments
+    if not is_preprocessing(options.get("preprocessing")) or not isinstance(
+        options.get("arch_args") or {}, dict
+    ):
+        raise UserError(f"'{path}' does not say how images are prepared or what its network is")
+    if "arch" in options and "arch" not in arguments:
+        unchecked = None if "arch_args" in arguments else options.get("arch_args")
+        options["arch"] = network_of_file(str(options["arch"]), unchecked)
+    weights = checkpoint["state_dict"]
+    try:
+        signature(model_class).bind(**options)  # a bug further in keeps its traceback
+    except TypeError as error:
+        raise UserError(
+            f"'{path}': {model_class.__name__} does not accept its options: {error}"
+        ) from error
+    channels = len(options["preprocessing"]["mean"])
+    with limited_by(weights, options.get("class_names", ()), options.get("arch_args"), channels):
+        model = model_class(**options)
+    state = model.state_dict()  # it knows the versions of its modules
+    for name in [name for name in state if not name.startswith(_OF_LOSS)]:
+        del state[name]
+    state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
+    restore_weights(model, state, path, strict)
+    model.thresholds = checkpoint[ABOUT].get("thresholds")
+    return model
+
+
+def restore_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], path: object, strict: bool = True
+) -> None:
+    """Loads weights into a model; the UserError says which do not fit it."""
+    try:
+        model.load_state_dict(weights, strict)
+    except RuntimeError as error:
+        problem = printable(" ".join(str(error).split()))
+        raise UserError(f"'{path}' does not fit this model: {problem}") from error
+
+
+def _imported(cls: type[_Model], about: About, path: object) -> type[_Model]:
+    name = about.get("model")
+    if name is None or name in [base.__name__ for base in cls.__mro__]:
+        return cls
+    model_class = imported_class(str(name), cls)
+    if model_class is None:
+        raise UserError(
+            f"'{path}' holds a {printable(name)}, which is no {cls.__name__} that is imported here;"
+            " give --import with the module that defines it, or in Python import it first"
+        )
+    return model_class
