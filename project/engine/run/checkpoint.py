@@ -25,7 +25,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from ..errors import UserError, first_sentence, listed, printable
 from ..preprocessing import Preprocessing, is_preprocessing
-from .files import fetch_weights, is_address, whole_file
+from .files import fetch_weights, whole_file
 
 if TYPE_CHECKING:
     from ..training.module import ClassifierModule
@@ -116,9 +116,6 @@ def _has_description(content: Any) -> bool:
         and isinstance(content.get("state_dict"), dict)
         and about.keys() >= _NEEDED
         and is_preprocessing(about["preprocessing"])
-        and _are_names([about["arch"]])
-        and _are_names(about["class_names"])
-        and _are_fractions(about.get("thresholds"), about["class_names"])
     )
 
 
@@ -129,22 +126,6 @@ def _is_finite(value: object) -> bool:
         and value.layout is torch.strided
         and not (value.is_meta or value.is_quantized)
         and bool(value.isfinite().all())
-    )
-
-
-def _are_names(names: object) -> bool:
-    """Returns True for a list of texts that are short enough to be compared and printed."""
-    return isinstance(names, list) and all(
-        isinstance(name, str) and len(name) <= 1000 for name in names
-    )
-
-
-def _are_fractions(numbers: object, names: list[str]) -> bool:
-    """Returns True for None, and for a dict of numbers from 0 to 1 of these names."""
-    return numbers is None or (
-        isinstance(numbers, dict)
-        and [*numbers] == names
-        and all(isinstance(value, float) and 0 <= value <= 1 for value in numbers.values())
     )
 
 
@@ -190,7 +171,8 @@ def read_weights(source: str | Path) -> Weights:
     Raises:
         UserError: The file is missing or damaged, or has no or several such dicts.
     """
-    path = fetch_weights(str(source)) if is_address(source) else Path(source)
+    is_address = str(source).startswith(("http://", "https://"))
+    path = fetch_weights(str(source)) if is_address else Path(source)
     with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
         content = _read(path)
     about = content[ABOUT] if _has_description(content) else {}

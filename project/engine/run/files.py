@@ -62,11 +62,6 @@ def one_at_a_time(path: Path) -> FileLock:
     return FileLock(path.with_name(f".{path.name}.lock"))
 
 
-def is_address(source: object) -> bool:
-    """Returns True for the address of a file to download."""
-    return str(source).startswith(("http://", "https://"))
-
-
 def fetch_weights(url: str) -> Path:
     """Downloads a file once, into torch.hub's cache, and compares the SHA-256 in its name."""
     import torch.hub  # here, as a command that writes a file need not import torch for --help
