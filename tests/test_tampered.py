@@ -8,7 +8,6 @@ import sys
 import zipfile
 from contextlib import suppress
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torchvision.models.segmentation import fcn_resnet50 as imported_from_elsewhere  # noqa: F401  # by its name
 
-from project.analysis.tables import class_table
 from project.data import ImageDataModule
-from project.data.flowers_drawn import SPECIES
 from project.engine.errors import UserError
-from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint, read_weights
+from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from tests.conftest import TINY, cases, evaluate, fit
@@ -97,9 +94,9 @@ WRITES = {"arch": f"{HERE}.writes"}
 
 
 def test_a_checkpoint_that_is_compressed_is_refused_before_it_fills_the_memory(tiny_run, tmp_path):
-    best, bomb = tiny_run / "checkpoints" / "best.ckpt", tmp_path / "bomb.ckpt"
+    bomb = tmp_path / "bomb.ckpt"
     with (
-        zipfile.ZipFile(best) as stored,
+        zipfile.ZipFile(tiny_run / "checkpoints" / "best.ckpt") as stored,
         zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as compressed,
     ):
         for name in stored.namelist():
@@ -113,7 +110,6 @@ def test_a_checkpoint_that_is_compressed_is_refused_before_it_fills_the_memory(t
     ({"arch": FCN}, "give --import torchvision"),
     ({"arch": f"{HERE}.imported_from_elsewhere"}, "give --import torchvision"),
     ({"arch": "fcn_resnet50"}, "there is no network"),
-    ({"arch": "x" * 10**6}, "there is no network"),
     ({"arch": "timm/hf_hub:someone/evil"}, "there is no network"),
     ({"arch": "timm.create_model"}, "give --import timm"),
     ({"arch": f"{MODULE}.Thing"}, f"give --import {MODULE}"),
@@ -194,21 +190,18 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
         path.write_bytes(pickle.dumps(content))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=write == "zip")
-    by_command, by_weights = (
-        lambda path: evaluate(f"{path}"),
-        lambda path: fit(*TINY, f"--model.weights={path}"),
-    )
-    readers = read_checkpoint, read_weights, AtomicCheckpointIO(tmp_path).load_checkpoint
-    for use in (by_command, by_weights, ImageClassifier.load_from_checkpoint, *readers):
-        with pytest.raises(
-            UserError,
-            match=r"payload\.ckpt' (is damaged or cannot be read|contains .*cannot be loaded) safely[^\n]*$",
-        ):
-            use(path)
+    for use in (
+        lambda: evaluate(f"{path}"),
+        lambda: fit(*TINY, f"--model.weights={path}"),
+        lambda: ImageClassifier.load_from_checkpoint(path),
+        lambda: AtomicCheckpointIO(tmp_path).load_checkpoint(path),
+    ):
+        with pytest.raises(UserError, match=r"payload\.ckpt' .*(read|loaded) safely[^\n]*$"):
+            use()
     assert not mark.exists()
-    pickle.loads(path.read_bytes()) if write == "pickle" else torch.load(
-        path, weights_only=False
-    )  # would have left it
+    careless = pickle.load if write == "pickle" else partial(torch.load, weights_only=False)
+    with open(path, "rb") as file:
+        careless(file)  # would have left it
     assert mark.exists()
 
 
@@ -220,34 +213,20 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
 )
 def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change):
     for part, use, answer in (
-        (
-            "hyper_parameters",
-            ImageClassifier.load_from_checkpoint,
-            "does not say how images are prepared",
-        ),
+        ("hyper_parameters", ImageClassifier.load_from_checkpoint, "how images are prepared"),
         ("about", read_checkpoint, "does not name its classes and preprocessing"),
     ):
-        prepared = read_checkpoint(checkpoint(lambda _: None))["about"]["preprocessing"] | change
-        path = checkpoint(
-            lambda content, part=part, prepared=prepared: content[part].update(
-                preprocessing=prepared
-            )
-        )
+
+        def alter(content, part=part) -> None:
+            content[part]["preprocessing"] = content[part]["preprocessing"] | change
+
+        path = checkpoint(alter)
         with pytest.raises(UserError, match=answer):
             use(path)
     assert find_weights("resnet18", str(path)).preprocessing() is None
 
 
-@cases(
-    "value", 3, [0.5], {"anemone": 0.5}, dict.fromkeys(SPECIES, NAN), dict.fromkeys(SPECIES, 2.0)
-)
-def test_thresholds_that_cannot_be_are_refused(checkpoint, value):
-    path = checkpoint(lambda content: content["about"].update(thresholds=value))
-    with pytest.raises(UserError, match="was not written by this project"):
-        read_checkpoint(path)
-
-
-def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, tmp_path, capsys):
+def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, capsys):
     control = "a\x1b[2J\r\n\u202eb"
 
     def change(content) -> None:
@@ -257,12 +236,6 @@ def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, t
 
     path = checkpoint(change)
     assert r"a\x1b[2J\r\n\u202ebanemone" in one_line(lambda: evaluate(f"{path}"), capsys)
-    about = read_checkpoint(path)["about"]
-    table = class_table(
-        about["class_names"], [{"precision": 0.0, "recall": 0.0, "f1": 0.0, "total": 1}] * 8
-    )
-    assert len(table.splitlines()) == 9
-    assert all(line.isprintable() for line in table.split("\n"))
 
 
 def test_evaluate_does_not_follow_a_link_beside_the_checkpoint(checkpoint, tmp_path):
@@ -275,15 +248,16 @@ def test_evaluate_does_not_follow_a_link_beside_the_checkpoint(checkpoint, tmp_p
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory) -> Path:
-    place: Path = tmp_path_factory.mktemp("stopped")
-    stop_at(6, f"--trainer.default_root_dir={place / 'runs'}")
-    return place / "runs"
+    root: Path = tmp_path_factory.mktemp("stopped") / "runs"
+    stop_at(6, f"--trainer.default_root_dir={root}")
+    return root
 
 
 @pytest.fixture
 def resumed(stopped, workplace) -> Path:
     """The folder with a copy of the stopped run, which goes on from its checkpoint."""
     shutil.copytree(stopped, workplace / "runs")
+    LAST.with_name("previous.ckpt").unlink()  # which would be taken in place of a damaged one
     return workplace
 
 
@@ -310,31 +284,30 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
     assert victim.exists()
 
 
-CHANGES = {
-    "momentum_buffer": lambda c: c["optimizer_states"][0]["state"][0].update(
-        momentum_buffer=torch.zeros(1)
+@cases(
+    "complaint change",
+    (
+        "momentum_buffer",
+        lambda content: content["optimizer_states"][0]["state"][0].update(
+            momentum_buffer=torch.zeros(1)
+        ),
     ),
-    "size mismatch for network.fc.bias": lambda c: c["state_dict"].update(
-        {"network.fc.bias": torch.zeros(2)}
+    (
+        "size mismatch for network.fc.bias",
+        lambda content: content["state_dict"].update({"network.fc.bias": torch.zeros(2)}),
     ),
-    "fc.bias is no tensor of finite numbers": lambda c: c["state_dict"]["network.fc.bias"].fill_(
-        NAN
+    (
+        "fc.bias is no tensor of finite numbers",
+        lambda content: content["state_dict"]["network.fc.bias"].fill_(NAN),
     ),
-    "mkdir, which cannot be loaded safely": lambda c: c.update(extra=Malicious(Path("executed"))),
-}
-
-
-@cases("name complaint", *product(["last"], [*CHANGES][:3]), *product(["best"], [*CHANGES][1:]))
-def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, monkeypatch, name, complaint):
-    path = LAST.with_name(f"{name}.ckpt")
-    LAST.with_name("previous.ckpt").unlink()  # which would be taken in its place
-    tampered(path, path, CHANGES[complaint])
-    with monkeypatch.context() as patch:  # the best one stays the best
-        patch.setattr(
-            "project.engine.training.checkpoints.BestCheckpoint.check_monitor_top_k",
-            lambda *_: False,
-        )
-        said = one_line(small, capsys)
-    assert f"{name}.ckpt'" in said
+    (
+        "mkdir, which cannot be loaded safely",
+        lambda content: content.update(extra=Malicious(Path("executed"))),
+    ),
+)
+def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, complaint, change):
+    tampered(LAST, LAST, change)
+    said = one_line(small, capsys)
+    assert "last.ckpt'" in said
     assert complaint in said
     assert not (resumed / "executed").exists()
