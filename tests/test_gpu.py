@@ -9,10 +9,11 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch.optim import SGD
 
 from project.engine.loading.batch import ImageBatch
-from project.engine.randomness import restored_generators, seed_generators
+from project.engine.randomness import seed_generators
 from project.model.schedules import CosineWithWarmup
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, flowers, trainer
@@ -38,7 +39,7 @@ def test_augmentation_is_that_of_a_cpu_to_the_last_bit():
 
 
 def test_seeding_seeds_the_gpus_own_generator_too():
-    with torch.random.fork_rng(["cuda"]), restored_generators():
+    with torch.random.fork_rng(["cuda"]), isolate_rng(include_cuda=False):
         seed_generators(5, torch.device("cuda"))
         drawn = torch.rand(4, device="cuda"), torch.rand(4)
     expected = [

@@ -8,8 +8,6 @@ it seeded by such a hash.
 
 import hashlib
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
 
@@ -99,15 +97,3 @@ def seed_generators(seed: int, device: torch.device | None = None) -> None:
         torch.get_device_module(device).manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  # what other code draws from
-
-
-@contextmanager
-def restored_generators() -> Iterator[None]:
-    """Leaves these generators as they were, whatever is drawn meanwhile."""
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
-        np.random.set_state(before[2])  # noqa: NPY002

@@ -6,13 +6,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities.seed import isolate_rng
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Subset
 
 from ..errors import LocalError, UserError
 from ..preprocessing import Preprocessing, empty_images
-from ..randomness import Purpose, derived_seed, restored_generators, seed_generators
+from ..randomness import Purpose, derived_seed, seed_generators
 from .batch import ImageBatch, Keys, split_keys
 from .decode import open_image, upright_pixels
 from .files import Scale, crop_draws, fit_opened, fit_pixels
@@ -75,14 +76,14 @@ class TorchDataset:
         images = empty_images(len(keys), self.preprocessing)
         labels = torch.empty(len(keys), dtype=torch.int64)
         draws = crop_draws(self.seed, epoch, indices)
-        with restored_generators():
+        with isolate_rng(include_cuda=False):
             for row, index in enumerate(indices.tolist()):
                 images[row], labels[row] = self._sample(self.dataset, index, epoch, draws[row])
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, uint8 (3, crop, crop)."""
-        with restored_generators():
+        with isolate_rng(include_cuda=False):
             return self._sample(_unopened(self.dataset), index)[0]
 
     def name(self, index: int) -> str:

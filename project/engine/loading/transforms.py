@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch.nn import functional as F
 
 from ..errors import LocalError
-from ..randomness import Purpose, derived_seed, restored_generators, seed_generators
+from ..randomness import Purpose, derived_seed, seed_generators
 from .batch import BatchDataset, ImageBatch, Keys, split_keys
 
 Transform = Callable[..., Any]
@@ -43,7 +44,7 @@ class TransformedDataset:
         batch = self.dataset.__getitems__(keys)
         epoch, _ = split_keys(keys)
         images = []
-        with restored_generators():
+        with isolate_rng(include_cuda=False):
             for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
                 seed_generators(derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index))
                 for transform in self.transforms:
@@ -73,7 +74,7 @@ def transform_batch(
     labels = batch.labels if batch.labels.dim() == 2 else F.one_hot(batch.labels, num_classes)
     labels = labels.float()
     devices = [images.device] if images.device.type == "cuda" else []
-    with restored_generators(), torch.random.fork_rng(devices):
+    with isolate_rng(include_cuda=False), torch.random.fork_rng(devices):
         seed_generators(seed, images.device)
         for transform in transforms:
             images, labels = transform(images, labels)
