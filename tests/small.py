@@ -7,12 +7,15 @@ import pytest
 from project.engine.training.last_checkpoint import StoppedError
 from project.fit import FitCLI
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit
-from tests.engine.toy import AtStep, SmallNetwork
-from tests.engine.toy import load as load
-from tests.engine.toy import one_line as one_line
-from tests.engine.toy import read_json as read_json
-from tests.engine.toy import require_same_end as require_same_end
-from tests.engine.toy import rows as rows
+from tests.engine.toy import (
+    AtStep,
+    SmallNetwork,
+    load as load,
+    one_line as one_line,
+    read_json as read_json,
+    require_same_end as require_same_end,
+    rows as rows,
+)
 
 DATA = [*TINY_DATA, "--data.cutout=8"]
 SMALL = [

@@ -1,15 +1,12 @@
 """Every command that the README and the docs show is run here, shortened, or parsed; their links and site are whole."""
 
-import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from lightning.pytorch import Trainer
@@ -20,6 +17,7 @@ from project.data import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
 from project.export import ExportCLI
 from project.fit import FitCLI
+from project.predict import PredictCLI
 from project.report import ReportCLI
 from tests import conftest
 from tests.conftest import (
@@ -28,7 +26,6 @@ from tests.conftest import (
     ROOT,
     TINY_DATA,
     TINY_TRAINER,
-    call,
     evaluate,
     fit,
     make_folder,
@@ -58,13 +55,6 @@ PRINTING = [command for command in FITS if "--help" in command or "--print_confi
 TRAINING = [command for command in FITS if command not in PRINTING]
 PACKAGE = FitCLI.__module__.partition(".")[0]
 TEXT = "".join(page.read_text() for page in PAGES)
-
-
-def named(module: str):
-    """A test of each command that runs this module."""
-    return pytest.mark.parametrize(
-        "command", [command for command in COMMANDS if f"-m {PACKAGE}.{module}" in command]
-    )
 
 
 def words(command: str, folder: str = "images") -> list[str]:
@@ -144,68 +134,18 @@ def test_a_command_that_only_prints_is_true(command, monkeypatch, capsys):
     assert re.search("--trainer.max_epochs|max_epochs: 4", capsys.readouterr().out)
 
 
-@named("evaluate")
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "-m project.evaluate" in c])
 def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tiny_run.parents[1])
     make_folder(tmp_path / "others", dict.fromkeys(SyntheticFlowersDataModule().class_names, 4))
-    evaluate(
-        *words(command.replace("NAME", "tiny"), str(tmp_path / "others")), "--output=evaluated.json"
-    )
+    options = words(command.replace("NAME", "tiny"), str(tmp_path / "others"))
+    evaluate(*options, "--output=evaluated.json")
     assert Path("evaluated.json").exists()
 
 
-@named("check_data")
-def test_a_check_data_command_is_true(command, workplace, monkeypatch, capsys):
-    write_images(workplace)
-    assert call(CheckDataCLI(), *words(command)) == 0
-    data = "labels.csv" if "csv" in command else "images"
-    assert f"python -m project.fit --data {data}" in capsys.readouterr().out
-    assert Path("found.json").exists() == ("--output" in command)
-
-
-@named("predict")
-def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
-    (workplace / "runs").mkdir()
-    (workplace / "runs" / "NAME").symlink_to(tiny_run)
-    make_folder(workplace / "photos", {"holiday": 3})
-    assert conftest.label(*words(command.replace(" - ", " photos "))) == 0
-    written = (
-        "".join(file.read_text() for file in workplace.glob("labels.[cj]*"))
-        or capfd.readouterr().out
-    )
-    assert written.count("photos/holiday/") == 3
-
-
-@pytest.mark.parametrize(
-    "command", [command for command in COMMANDS if "scripts/scaling.py" in command]
-)
-@pytest.mark.slow
-def test_a_scaling_command_is_true(command, place):
-    plan = runpy.run_path(str(ROOT / "scripts" / "scaling.py"))["plan"]
-    with patch.dict(os.environ), conftest.as_in_a_terminal():  # Lightning adds variables
-        smaller = [*TINY["CIFAR10DataModule"], *TINY_TRAINER, *NETWORK, "--data.batch_size=8"]
-        table = plan([*words(command)[2:], *smaller])
-    rows = [line.split()[:2] for line in table.splitlines()[1:4]]
-    assert rows == [["1", "8"], ["2", "16"], ["4", "32"]]
-
-
-@pytest.mark.parametrize(
-    "command", [command for command in COMMANDS if "scripts/folds.py" in command]
-)
-def test_the_command_that_trains_folds_has_options_that_exist(
-    command, workplace, without_initialisation
-):
-    for file in [*make_folder(workplace / "images", dict.fromkeys("ab", 80)).rglob("*.jpg")]:
-        file.rename(file.with_name(f"patient{file.name}"))
-    _, _, _, folds, *options = words(command.replace("configs", str(ROOT / "configs")))
-    no_download = ["--model.weights=null", "--model.freeze=null"]
-    data: Any = FitCLI(
-        [*options, f"--data.folds={folds}", "--data.fold=1", *no_download, *HERE]
-    ).datamodule
-    assert data.files()
-
-
 PARSERS: dict[str, Any] = {
+    "project.check_data": CheckDataCLI().parse,
+    "project.predict": PredictCLI().parse,
     "project.export": ExportCLI().parse,
     "project.report": ReportCLI().parse,
     "benchmarks": parse_benchmarks().parse_args,
@@ -224,39 +164,34 @@ def test_a_command_that_is_not_run_here_is_accepted(command, monkeypatch):
     assert PARSERS[command.split()[2]](words(command))
 
 
+SMALLER = {
+    "train_size=640": "train_size=64, val_size=24, test_size=26",
+    "max_epochs=2": "max_epochs=1, accelerator='cpu', devices=1, log_every_n_steps=1",
+    "batch_size=64": "batch_size=8",
+    "init_val=64": "init_val=8",
+    "trials=2": "trials=1",
+    "update_attr": "num_training=9, update_attr",
+}
+
+
 def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     text = (ROOT / "docs" / "change_it.md").read_text()
+    for long, short in SMALLER.items():
+        text = text.replace(long, short)
     _, own, train, use, find = re.findall(r"```python\n(.*?)```", text, re.S)
-    names: dict[str, Any] = {}
-    used: dict[str, Any] = {}
-    sizes = "train_size=64, val_size=24, test_size=26"
-    train = train.replace("train_size=640", f"{sizes}, batch_size=16")
     conftest.draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
+    names: dict[str, Any] = {}
     with conftest.as_in_a_terminal():
-        exec(
-            train.replace(
-                "max_epochs=2", "max_epochs=1, accelerator='cpu', devices=1, log_every_n_steps=1"
-            ),
-            names,
-        )
+        exec(train, names)
         measured = names["trainer"].callback_metrics["test/accuracy"]
-        exec(use, used)
+        exec(use, used := {})
     data = names["data"]
     assert capsys.readouterr().out.split()[-1] in data.class_names
     assert used["data"].hparams == data.hparams
-    exec(own, own_names := {"data": data})
+    exec(own, names)
     own_run = Trainer(fast_dev_run=1, accelerator="cpu", enable_progress_bar=False)
-    own_run.fit(own_names["WithPenalty"](data.class_names, data.preprocessing), datamodule=data)
-    for long, short in {
-        "batch_size=64": "batch_size=8",
-        "init_val=64": "init_val=8",
-        "trials=2": "trials=1",
-    }.items():
-        find = find.replace(long, short)
-    exec(
-        find.replace("train_size=640", sizes).replace("update_attr", "num_training=9, update_attr"),
-        {},
-    )
+    own_run.fit(names["WithPenalty"](data.class_names, data.preprocessing), datamodule=data)
+    exec(find, {})
     assert "--model.optimizer.lr" in capsys.readouterr().out
     evaluate("flowers.ckpt")
     assert read_json("flowers.test.metrics.json")["accuracy"] == pytest.approx(float(measured))
@@ -277,15 +212,6 @@ def test_options_within_the_text_and_of_commands_that_download_are_accepted(opti
     data = ["--data=FolderDataModule", "--data.root=images"] if OF_FOLDERS.match(options) else []
     with pytest.raises(SystemExit, match=r"^0$"):
         parse_fit(*data, *words(options, "docs"), "--print_config")
-
-
-@pytest.mark.parametrize(
-    "command", [command for command in COMMANDS if command.startswith("make ")]
-)
-def test_make_knows_its_targets(command):
-    environment = os.environ | {"UV_TORCH_BACKEND": "cpu"}  # chosen, so that no index is asked
-    words = [*shlex.split(command), "--dry-run"]
-    subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

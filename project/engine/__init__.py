@@ -103,15 +103,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .commands.check_data import CheckDataCommand as CheckDataCommand
-    from .commands.command import ExportCommand as ExportCommand
-    from .commands.command import PredictCommand as PredictCommand
-    from .commands.command import ReportCommand as ReportCommand
+    from .commands.command import (
+        ExportCommand as ExportCommand,
+        PredictCommand as PredictCommand,
+        ReportCommand as ReportCommand,
+    )
     from .commands.evaluate import EvaluateCommand as EvaluateCommand
-    from .commands.fit import CallbackOptions as CallbackOptions
-    from .commands.fit import FitCommand as FitCommand
+    from .commands.fit import CallbackOptions as CallbackOptions, FitCommand as FitCommand
     from .errors import UserError as UserError
-    from .loading.batch import ArrayDataset as ArrayDataset
-    from .loading.batch import ImageBatch as ImageBatch
+    from .loading.batch import ArrayDataset as ArrayDataset, ImageBatch as ImageBatch
     from .loading.data_module import ImageDataModule as ImageDataModule
     from .loading.files import FileDataset as FileDataset
     from .loading.image_files import ImageFilesDataModule as ImageFilesDataModule

@@ -13,8 +13,7 @@ from project.data import FolderDataModule
 from project.engine import ArrayDataset, UserError
 from project.engine.loading.workers import LazyDataLoader
 from tests.conftest import cases
-from tests.data.stubs import NoiseDataModule, attached
-from tests.data.stubs import trainer as stub_trainer
+from tests.data.stubs import NoiseDataModule, attached, trainer as stub_trainer
 from tests.distributed.job import classifier, trainer
 from tests.engine.loading.stubs import by_index, epoch_of, require_equal
 from tests.small import load, small

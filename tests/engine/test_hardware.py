@@ -1,36 +1,9 @@
-"""What the machine offers: memory that stays with the process, cores within a quota."""
+"""What the machine offers: cores within a quota."""
 
 import os
-import re
-import sys
-from pathlib import Path
-
-import pytest
-import torch
 
 from project.engine import hardware
-from tests.distributed.processes import fork, wait
 from tests.engine.toy import cases
-
-
-def held() -> int:
-    """Bytes that this process has in memory."""
-    (size,) = re.findall(r"^VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
-    return 1024 * int(size)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")
-def test_freed_memory_is_kept_for_the_next_step():
-    def allocate() -> None:
-        hardware.tune_malloc()
-        tensor = torch.ones(2**26)
-        size = tensor.nbytes
-        before = held()
-        del tensor
-        assert before - held() < 0.1 * size
-
-    # in a process of its own, as the settings cannot be taken back
-    assert wait([fork(allocate, {})]) == [0]
 
 
 @cases(

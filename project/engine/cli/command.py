@@ -3,29 +3,57 @@
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from argparse import Action
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, ClassVar
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import Logger
+from torch import nn
 
-from ..errors import LINES, printable
+from ..errors import LINES, UserError, printable
 from ..run.progress import note
 from ..upstream import options_of
-from .classes import (
+from .command_line import (
     MODEL_BASES,
     TRAINER_BASES,
     Bases,
-    ClassParser,
+    CommandLine,
     candidates,
     class_parser,
-    path_of,
 )
-from .command_line import FOLLOWS, CommandLine, require_known
-from .parser import name_of
-from .trainer import ExactTrainer, built_trainer, refused_options
+from .parser import CommandParser, name_of
+from .trainer import ExactTrainer
+
+FOLLOWS = {
+    "model.class_names": "data.class_names",
+    "model.preprocessing": "data.preprocessing",
+    "data.seed": "seed_everything",
+}
+"""Options that follow from others."""
+
+
+class ClassParser(CommandParser, LightningArgumentParser):
+    """The parser of a command; jsonargparse makes one for each class that an option takes."""
+
+    def add_class_arguments(self, theclass: type, *args: object, **kwargs: object) -> list[str]:
+        """Changes defaults that do not suit a run.
+
+        Loggers write into the run's folder; a loss returns one number per image.
+        """
+        added: list[str] = super().add_class_arguments(theclass, *args, **kwargs)
+        for option in options_of(self):
+            if option.dest == "save_dir" and option.required and issubclass(theclass, Logger):
+                option.required = False
+                option.default = "."
+            if option.dest == "reduction" and issubclass(theclass, nn.Module):
+                option.default = "none"
+            if isinstance(option.default, Enum):  # which YAML has not
+                option.default = option.default.value
+        return added
 
 
 class Command(LightningCLI):
@@ -74,6 +102,7 @@ class Command(LightningCLI):
                 "prog": program,
                 "description": self.description,
                 "epilog": "\n  ".join(examples),
+                "allow_abbrev": False,
             },
             subclass_mode_data=True,
             subclass_mode_model=isinstance(self.build_model, type),
@@ -102,9 +131,12 @@ class Command(LightningCLI):
         for word in helps.keys() & {*line.words}:
             sys.stdout.write(helps[word](parser))
             parser.exit()
+        self.named_options = line.names | classes.keys()
+        for name in line.names & FOLLOWS.keys():
+            raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
         specs: dict[str, Any] = {
             key: {
-                "class_path": path_of(cls),
+                "class_path": f"{cls.__module__}.{cls.__qualname__}",
                 "init_args": dict(self.default_arguments.get(cls, {})),
             }
             for key, cls in classes.items()
@@ -112,13 +144,9 @@ class Command(LightningCLI):
         for key in specs.keys() & MODEL_BASES.keys():
             specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
         parser.set_defaults(specs)
-        self.named_options = line.names | classes.keys()
-        require_known(self.named_options, parser, classes)
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
-        if trainer.callbacks and not isinstance(trainer.callbacks, list):
-            trainer.callbacks = [trainer.callbacks]
         if trainer.max_epochs and "trainer.max_epochs" not in self.named_options:
             is_limited = trainer.max_steps != -1 or trainer.max_time
             least = max(trainer.max_epochs, trainer.min_epochs or 1)
@@ -126,33 +154,32 @@ class Command(LightningCLI):
 
     def short_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help``: the options that most people need."""
-        options = options_of(parser)
-        shown = {"data": self.path_classes["root"], "model": self.classes.get("model")}
-        for key, cls in shown.items():
-            options += options_of(class_parser(cls, key)) if cls else []
-        usual = {
-            name_of(option).removeprefix("--"): option
-            for option in options
-            if not str(option.help).startswith("Advanced:")
-        }
-        for name, text in self.help_texts.items():
-            usual[name].help = text
-        groups = ("config", "print_config", "trainer", "callbacks", "data", "model")
-        hidden = {*groups, "model.ckpt_path", *FOLLOWS}
-        hidden |= {f"data.{name}" for name in self.hidden_options}
-        names = [name for name in usual if name not in hidden and not name.endswith("help")]
         modules = ", ".join(cls.__name__ for cls in candidates(self.data_class))
-        data = textwrap.fill(f"data; --data takes a folder, or {modules}", 100)
-        sections = {
-            "command": [name for name in names if "." not in name],
-            "trainer, the options used most": _of_group("trainer", self.help_texts),
-            "callbacks; false switches one off": _of_group("callbacks", names),
-            data: _of_group("data", names),
-            "model; --model takes a class of your own": _of_group("model", names),
+        titles = {
+            "": "command",
+            "trainer": "trainer, the options used most",
+            "callbacks": "callbacks; false switches one off",
+            "data": textwrap.fill(f"data; --data takes a folder, or {modules}", 100),
+            "model": "model; --model takes a class of your own",
         }
-        return parser.format_sections(
-            {title: [usual[name] for name in names] for title, names in sections.items()}
-        )
+        sections: dict[str, list[Action]] = {title: [] for title in titles.values()}
+        options = options_of(parser)
+        options += options_of(class_parser(self.path_classes["root"], "data"))
+        if "model" in self.classes:
+            options += options_of(class_parser(self.classes["model"], "model"))
+        hidden = {*titles, "model.ckpt_path", *FOLLOWS}
+        hidden |= {f"data.{name}" for name in self.hidden_options}
+        for option in options:
+            name = name_of(option).removeprefix("--")
+            group = name.rpartition(".")[0].partition(".")[0]
+            text = str(self.help_texts.get(name, option.help))
+            is_rare = text.startswith("Advanced:") or name.endswith(".help")
+            is_rare |= group == "trainer" and name not in self.help_texts
+            # others are links, such as "checkpoint --> model.ckpt_path"
+            if group in titles and name not in hidden and not is_rare:
+                option.help = text
+                sections[titles[group]].append(option)
+        return parser.format_sections(sections)
 
     def full_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help-all``: all options, also of data modules and models."""
@@ -164,26 +191,8 @@ class Command(LightningCLI):
         return text.replace("Advanced: ", "")
 
     def instantiate_classes(self) -> None:
-        """Builds data, model and trainer; a constructor's error is raised as it is."""
-        errors: list[Exception] = []
-
-        def build(cls: type, *args: Any, **kwargs: Any) -> object:
-            is_lightnings = cls.__module__.startswith("lightning.")
-            try:
-                with refused_options(cls.__name__) if is_lightnings else nullcontext():
-                    return cls(*args, **kwargs)
-            except Exception as error:
-                errors.append(error)
-                raise
-
-        problem = None
-        try:
-            instantiators = [(build, object, True)]
-            self.config_init = self.parser.instantiate(self.config, instantiators=instantiators)
-        except Exception as error:  # jsonargparse's own, if the type is one of several
-            problem = errors[-1] if errors else error
-        if problem:  # out here, so that jsonargparse's is not its context
-            raise problem
+        """Builds data, model and trainer."""
+        self.config_init = self.parser.instantiate(self.config)
         self.datamodule = self.config_init.data
         self.model = self.config_init.model
         self.trainer = self.instantiate_trainer()
@@ -196,7 +205,7 @@ class Command(LightningCLI):
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
         if options.enable_progress_bar is None and not (is_watched or has_bar):
             options.callbacks = [*callbacks, self.progress_class()]
-        return built_trainer(super().instantiate_trainer, **kwargs)
+        return super().instantiate_trainer(**kwargs)
 
     def say(self, text: str) -> None:
         """Prints a result once, however many processes there are."""
@@ -207,7 +216,3 @@ class Command(LightningCLI):
         """Prints on standard error, once, what the command is doing."""
         if self.trainer.is_global_zero:
             note(text)
-
-
-def _of_group(group: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(f"{group}.")]

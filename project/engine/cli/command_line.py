@@ -5,38 +5,53 @@ the previous class does not accept, and keeps that class's defaults for the othe
 are taken out here, and become the parser's defaults: it never meets a change of class.
 """
 
+import inspect
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from argparse import SUPPRESS
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 
+from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from ..errors import UserError, first_sentence, listed, printable
+from ..errors import UserError, first_sentence, listed
 from ..run.progress import note
 from ..run.safe_yaml import read_yaml
-from .classes import Bases, accepted, find_class, unknown_class
-from .parser import CommandParser, suggestion
+from ..run.settings import subclasses
+from .parser import closest
 
 Options = dict[str, object]
 """Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` is the class."""
+Bases = Mapping[str, type]
+"""Options that take a class, and its base."""
 
-CLASS_KEYS = (
-    *("data", "model", "model.loss", "model.optimizer", "model.lr_scheduler"),
-    *("trainer.logger", "trainer.strategy", "trainer.profiler"),
-)
-"""Options that take one class."""
+TRAINER_BASES: Bases = {
+    "trainer.logger": Logger,
+    "trainer.strategy": Strategy,
+    "trainer.profiler": Profiler,
+}
+MODEL_BASES: Bases = {
+    "model.loss": nn.Module,
+    "model.optimizer": Optimizer,
+    "model.lr_scheduler": LRScheduler,
+}
+_CLASS_KEYS = ("data", "model", *MODEL_BASES, *TRAINER_BASES)
 _PATTERNS = ("data.group", "data.label_from")
 """Options whose value is text, even if it looks like a list, as ``[a-z]``."""
 _GROUPS = ("data", "model", "trainer", "callbacks")
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
 _NO_CLASS = re.compile(r"(null|true|false)$|\[")
-FOLLOWS = {
-    "model.class_names": "data.class_names",
-    "model.preprocessing": "data.preprocessing",
-    "data.seed": "seed_everything",
-}
-"""Options that follow from others."""
 
 
 class CommandLine:
@@ -58,7 +73,7 @@ class CommandLine:
             key = full_name(option)
             if option in ("-c", "--config"):
                 self.configs.append(read_config(value))
-            elif word.startswith("--") and key in CLASS_KEYS and not _NO_CLASS.match(value):
+            elif word.startswith("--") and key in _CLASS_KEYS and not _NO_CLASS.match(value):
                 texts[key] = read_yaml(value, option) if value.startswith("{") else value
             elif key in _PATTERNS and value != "null":
                 texts[key] = value
@@ -80,9 +95,8 @@ class CommandLine:
     @property
     def names(self) -> set[str]:
         """Returns the names of all options that are given."""
-        flags = [full_name(word.partition("=")[0]) for word in self.flags if word.startswith("--")]
-        names = [*flags, *(name for config in self.configs for name in config)]
-        return {name.removesuffix("+") for name in names}
+        flags = [full_name(word.partition("=")[0]) for word in self.flags]
+        return {*flags, *(name for config in self.configs for name in config)}
 
     def take_classes(self, bases: Bases, path_classes: Mapping[str, type]) -> dict[str, type]:
         """Takes the class of each option, the one named last, out of the configs.
@@ -90,16 +104,17 @@ class CommandLine:
         What it does not accept of a config that names another one is dropped with a note.
         ``path_classes`` are the data modules for ``--data PATH``, by the argument of the path.
         """
-        for config in self.configs:
-            _find_classes(config, bases, path_classes)
-        named = {key: config[key] for config in self.configs for key in bases if key in config}
-        classes = {key: cls for key, cls in named.items() if isinstance(cls, type)}
-        for config in self.configs:
-            for key in named.keys() & config.keys():
-                if config[key] != named[key]:
-                    _drop_others(config, key, named[key])
-                elif key in classes:
+        classes: dict[str, type] = {}
+        for config in reversed(self.configs):
+            _name_data_module(config, path_classes)
+            for key in bases.keys() & config.keys():
+                cls = _class_or_value(key, bases[key], config[key])
+                if isinstance(cls, type):
+                    classes.setdefault(key, cls)
+                if key in classes:
                     del config[key]
+                    if cls is not classes[key]:
+                        _drop_others(config, key, classes[key])
         return classes
 
 
@@ -108,13 +123,8 @@ def whole_words(args: Iterable[str]) -> list[str]:
     words = list[str]()
     rest = iter(args)
     for word in rest:
-        if word.startswith("-") and "=" not in word and not _WITHOUT_VALUE.fullmatch(word):
-            if (value := next(rest, None)) is None:
-                raise UserError(f"{word} needs a value")
-            word = f"{word}={value}"
-        if word != word.encode(errors="replace").decode():
-            raise UserError(f"'{printable(word)}' is not UTF-8; rename the file or folder")
-        words.append(word)
+        is_alone = not word.startswith("-") or "=" in word or _WITHOUT_VALUE.fullmatch(word)
+        words.append(word if is_alone else "=".join([word, *islice(rest, 1)]))
     return words
 
 
@@ -130,63 +140,6 @@ def _with_class_paths(flags: list[str]) -> list[str]:
 def full_name(option: str) -> str:
     """Returns an option's name as configs have it here: without dashes and ``init_args``."""
     return option.removeprefix("--").removesuffix(".class_path").replace(".init_args.", ".")
-
-
-def _find_classes(config: Options, bases: Bases, path_classes: Mapping[str, type]) -> None:
-    """Replaces names by classes; a folder, file or hf:NAME stands for its data module."""
-    for key in bases.keys() & config.keys():
-        name = config[key]
-        if not isinstance(name, str):  # false, null, or a list of loggers
-            continue
-        path = os.path.expanduser(name)
-        if cls := find_class(bases[key], name):
-            config[key] = cls
-        elif key == "data" and name.startswith("hf:"):
-            config |= {"data": path_classes["hf"], "data.root": name.removeprefix("hf:")}
-        elif key == "data" and os.path.exists(path):
-            argument = "root" if os.path.isdir(path) else "file"
-            config |= {"data": path_classes[argument], f"data.{argument}": name}
-        # others are such as ``ddp``, or a loss that is a function
-        elif not (key.startswith("trainer.") or (key == "model.loss" and "." in name)):
-            raise unknown_class(key, bases[key], name)
-
-
-def _drop_others(config: Options, key: str, cls: object) -> None:
-    """Drops a config's class, and its arguments that a later one does not accept, with a note."""
-    known = accepted(cls) if isinstance(cls, type) else {}
-    names = [name.removeprefix(f"{key}.") for name in config if name.startswith(f"{key}.")]
-    others = [name for name in names if name.partition(".")[0] not in known]
-    for name in (key, *(f"{key}.{name}" for name in others)):
-        del config[name]
-    if others:
-        text = f"does not accept {listed(others)} of an earlier config"
-        rank_zero_only(note)(f"--{key}: {getattr(cls, '__name__', cls)} {text}")
-
-
-def require_known(
-    names: Collection[str], parser: CommandParser, classes: Mapping[str, type]
-) -> None:
-    """Raises a UserError if an option is unknown, with the closest name, or follows from others.
-
-    Whatever is below an option, such as ``trainer.callbacks.monitor``, is left to the parser.
-    """
-    defaults = parser.get_defaults(skip_validation=True).keys()
-    # the arguments of several loggers are left to the parser
-    known = {full_name(name) for name in defaults if not name.startswith("trainer.")}
-    known |= parser.known() - {"trainer", "callbacks"}
-    groups = {name.rpartition(".")[0] for name in known if not name.endswith(".help")}
-    # arguments of a network stand in an option of their own
-    with_args = {name for name in known if f"{name}_args" in known}
-    open_ended = tuple(f"{name}." for name in known - groups - with_args)
-    for name in names:
-        if name in FOLLOWS:
-            raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
-        if name not in known and not name.startswith(open_ended):
-            owners = [
-                classes[key].__name__ for key in sorted(classes) if name.startswith(f"{key}.")
-            ]
-            owner = f" of {owners[-1]}" if owners else ""
-            raise UserError(f"there is no option '--{name}'{owner}{suggestion(name, known)}")
 
 
 def read_config(path: str) -> Options:
@@ -208,11 +161,74 @@ def flat(values: object, group: str = "") -> Options:
     for key, value in values.items():
         parts = f"{group}.{key}".split(".")
         name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
-        inner: Options = {name: value}
-        is_nested = isinstance(value, dict) and name in (*_GROUPS, *CLASS_KEYS)
+        is_nested = isinstance(value, dict) and name in (*_GROUPS, *_CLASS_KEYS)
         if is_nested or (value is None and name in _GROUPS):
-            inner = flat(value or {}, name)
-        for repeated in options.keys() & inner.keys():
-            raise UserError(f"--config: '{repeated}' is given twice")
-        options |= inner
+            options |= flat(value or {}, name)
+        else:
+            options[name] = value
     return options
+
+
+def _name_data_module(config: Options, path_classes: Mapping[str, type]) -> None:
+    """Replaces a folder, a file or hf:NAME by the data module that opens it."""
+    name = str(config.get("data", ""))
+    path = os.path.expanduser(name)
+    if name.startswith("hf:"):
+        config |= {"data": path_classes["hf"], "data.root": name.removeprefix("hf:")}
+    elif os.path.exists(path):
+        argument = "root" if os.path.isdir(path) else "file"
+        config |= {"data": path_classes[argument], f"data.{argument}": name}
+
+
+def _class_or_value(key: str, base: type, value: object) -> object:
+    """Returns the class that a value names, or the value: ``false``, ``ddp``, a loss's function."""
+    if not isinstance(value, str):
+        return value
+    cls = find_class(base, value)
+    is_other = key.startswith("trainer.") or (key == "model.loss" and "." in value)
+    if cls is None and not is_other:
+        nearest = closest(value, [cls.__name__ for cls in candidates(base)])
+        advice = f"did you mean {nearest}?" if nearest else "your own is my_module.MyClass"
+        kinds = f"folder, file or {base.__name__}" if key == "data" else base.__name__
+        raise UserError(f"--{key}: there is no {kinds} '{value}'; {advice}")
+    return cls or value
+
+
+def candidates(base: type) -> list[type]:
+    """Returns the classes that an option may name without their module."""
+    classes = subclasses(base)
+    return [cls for cls in classes if not inspect.isabstract(cls) and cls.__name__[0] != "_"]
+
+
+def find_class(base: type, name: str) -> type | None:
+    """Finds the class of a path, or of a name; of several, the one defined last."""
+    classes: list[object] = [cls for cls in candidates(base) if cls.__name__ == name]
+    with suppress(ImportError, AttributeError, ValueError):
+        if "." in name:
+            classes.append(resolve_name(name))
+    matches = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, base)]
+    return matches[-1] if matches else None
+
+
+def _drop_others(config: Options, key: str, cls: type) -> None:
+    """Drops a config's arguments of another class that this one does not accept, with a note."""
+    names = [name.removeprefix(f"{key}.") for name in config if name.startswith(f"{key}.")]
+    others = [name for name in names if re.split(r"[.+]", name)[0] not in accepted(cls)]
+    for name in others:
+        del config[f"{key}.{name}"]
+    if others:
+        text = f"does not accept {listed(others)} of an earlier config"
+        rank_zero_only(note)(f"--{key}: {cls.__name__} {text}")
+
+
+def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
+    """Builds a parser of what a class accepts, and the classes that it passes ``**kwargs`` to."""
+    parser = LightningArgumentParser(add_help=False, usage=SUPPRESS, description="")
+    parser.add_class_arguments(cls, key, fail_untyped=False)
+    return parser
+
+
+@cache
+def accepted(cls: type) -> dict[str, object]:
+    """Returns the arguments that a class accepts, with their defaults."""
+    return dict(class_parser(cls).get_defaults().as_dict())

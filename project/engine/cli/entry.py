@@ -11,24 +11,24 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TextIO
+from pathlib import Path
+from traceback import extract_tb
+from typing import NoReturn, TextIO
 
 from ..errors import LINES, WORKER_DIED, LocalError, UserError, first_of_machine, printable
 
 _PACKAGE = (__package__ or "").partition(".")[0]
+_ENGINE = str(Path(__file__).parents[1])
+_LIBRARY = re.compile(r"-packages/(lightning|torch|jsonargparse)/")
 TRACEBACK = f"{_PACKAGE.upper()}_TRACEBACK"
 """The variable that shows the traceback of user errors, too, named after the package."""
 
 NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
-_MONITOR = "conditioned on metric .* not available|could not find the monitored key"
 _LIBRARIES = (
-    ("RuntimeError", _MONITOR, ""),
-    ("MisconfigurationException", _MONITOR, ""),
     ("OutOfMemoryError", "", NO_MEMORY),
     ("MemoryError", "", NO_MEMORY),
     ("RuntimeError", "DefaultCPUAllocator", NO_MEMORY),
@@ -44,8 +44,9 @@ _LIBRARIES = (
         "Expected more than 1 value per channel",
         "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size",
     ),
+    ("UnicodeEncodeError", "surrogates not allowed", "the name of a file is not UTF-8; rename it"),
 )
-"""Errors of libraries about the machine or the options: type, pattern and description, if any."""
+"""Errors of torch about the machine or the options: type, pattern and description."""
 
 _SYSTEM = {
     **dict.fromkeys(
@@ -96,18 +97,14 @@ def run_command(command: Callable[[], object]) -> NoReturn:
 def one_line_errors() -> Iterator[None]:
     """Ends the program with one line and code 2 for a user error; a bug keeps its traceback."""
     quiet_libraries()
-    threading.excepthook = _unless_described
     gc.freeze()  # imported modules stay: the collector need not look at them again
     gc.enable()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is getattr(sys, f"__{name}__"):  # not replaced by a test or a notebook
-            setattr(sys, name, robust(stream, is_log=name == "stderr"))
+            setattr(sys, name, robust(stream))
     try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()  # or Python does, and prints a full disk's traceback
+        yield
     except KeyboardInterrupt:
         sys.stderr.write("\nstopped\n")
         sys.exit(130)
@@ -156,45 +153,39 @@ def _description(error: BaseException) -> str | None:
         return template and template.format(file=file, reason=error.strerror)
     for kind, pattern, description in _LIBRARIES:
         if type(error).__name__ == kind and re.search(pattern, text):
-            return description or " ".join(text.split())
-    return None
+            return description
+    return " ".join(text.split()) if _is_refusal_of_lightning(error) else None
+
+
+def _is_refusal_of_lightning(error: BaseException) -> bool:
+    """Returns True if Lightning itself raised an error, and no code of the user's had called it."""
+    frames = extract_tb(error.__traceback__)
+    callers = [frame.filename for frame in frames if not _LIBRARY.search(frame.filename)]
+    is_raised = frames and str(frames[-1].line).startswith("raise ")
+    return (
+        is_raised
+        and "-packages/lightning/" in frames[-1].filename
+        and callers[-1].startswith(_ENGINE)
+    )
 
 
 class RobustFile(io.FileIO):
-    """A file descriptor that accepts output when nobody reads it: training outlives ``| head``.
+    """A file descriptor that accepts output which nobody reads: training outlives its terminal."""
 
-    On a full disk, a log is lost; results raise one error.
-    """
-
-    is_log = False
-
-    def write(self, data: Any, /) -> int:
-        """Writes or discards the data; raises OSError for results that cannot be written."""
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Writes the data, or discards it if the pipe or terminal was closed."""
         try:
             return super().write(data)
         except OSError as error:
-            if not (isinstance(error, BrokenPipeError) or self.is_log):
-                self.is_log = True  # the rest is discarded
+            if error.errno not in (errno.EPIPE, errno.EIO):
                 raise
             return len(memoryview(data))
 
 
-def robust(stream: TextIO, is_log: bool = False) -> TextIO:
+def robust(stream: TextIO) -> TextIO:
     """Wraps standard output or error, so that neither a closed pipe nor an encoding breaks it."""
-    file = RobustFile(stream.fileno(), "wb", closefd=False)
-    file.is_log = is_log
-    return io.TextIOWrapper(
-        io.BufferedWriter(file),
-        stream.encoding,
-        "backslashreplace",
-        line_buffering=is_log or stream.isatty(),
-    )
-
-
-def _unless_described(failed: threading.ExceptHookArgs) -> None:
-    """Prints a thread's error, but not a full disk's, which the main thread meets, too."""
-    if not (isinstance(failed.exc_value, OSError) and describe_error(failed.exc_value)):
-        threading.__excepthook__(failed)
+    file = io.BufferedWriter(RobustFile(stream.fileno(), "wb", closefd=False))
+    return io.TextIOWrapper(file, stream.encoding, "backslashreplace", line_buffering=True)
 
 
 def quiet_libraries() -> None:

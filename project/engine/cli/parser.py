@@ -6,11 +6,11 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 import json
 import re
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from jsonargparse import ArgumentParser
 
@@ -18,15 +18,12 @@ from ..upstream import options_of
 from .entry import end_with_error
 
 _LABEL = 40  # columns of an option's name
-_USUAL = ("data.", "model.optimizer.", "trainer.max_", "seed")
-"""Preferred if several options are as close."""
 
 
 class CommandParser(ArgumentParser):
     """A parser of options whose ``--help`` fits the terminal, and whose errors are one line.
 
-    Options come from ``add_argument``, with types as in annotations. Unknown options are errors,
-    and so are abbreviated ones.
+    Options come from ``add_argument``, with types as in annotations.
 
     Example:
         >>> parser = CommandParser(description="Labels images.")
@@ -35,17 +32,10 @@ class CommandParser(ArgumentParser):
         3
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False} | kwargs)
-
     def add_import(self) -> None:
         """Adds ``--import``, whose modules are imported as it is parsed."""
         text = "Your module of the checkpoint's model, network or data"
         self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
-
-    def known(self) -> set[str]:
-        """Returns the names of all options, without dashes."""
-        return {name_of(option).lstrip("-") for option in options_of(self)}
 
     def format_help(self, formatter: HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""
@@ -66,33 +56,28 @@ class CommandParser(ArgumentParser):
         return f"{formatter.format_help()}\n{self.epilog or ''}\n"
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Prints jsonargparse's innermost error in one line, and exits with code 2."""
-        if not self.exit_on_error:
+        """Prints jsonargparse's message in one line, with the closest name, and exits with 2."""
+        if not self.exit_on_error:  # the parser of a class within another one
             super().error(message, ex)
-        messages = [message]
         cause: BaseException | None = ex
-        while cause is not None:
-            if isinstance(cause, ArgumentError):  # about the arguments of a class
-                messages.append(str(cause))
+        while cause is not None:  # the innermost error is about the argument itself
+            if isinstance(cause, ArgumentError):
+                message = str(cause)
             cause = cause.__cause__
-        keys = [re.findall(r'^Parser key "(.+?)"', text) for text in messages]
-        option = ".".join(key[0] for key in keys if key)
-        line = " ".join(re.sub(r'^Parser key ".+?":', "", messages[-1]).split())
-        unknown = re.search(r"^unrecognized arguments: --([^\s=]+)", message)
-        advice = suggestion(unknown[1], self.known()) if unknown else ""
-        end_with_error(f"--{option}: {line}" if option else line + advice)
+        line = " ".join(message.split())
+        if unknown := re.search(r"(?:arguments: --|[Oo]ption ')([\w.-]+)", line):
+            names = self.get_defaults(skip_validation=True).keys()
+            nearest = closest(unknown[1], [name.replace("init_args.", "") for name in names])
+            line += f"; did you mean --{nearest}?" if nearest else "; see --help"
+        end_with_error(line)
 
 
-def suggestion(option: str, known: Collection[str]) -> str:
-    """Returns the end of a message about an unknown option: the closest name, if any."""
-    owner, _, word = option.replace("-", "_").rpartition(".")
-
-    def similarity(name: str) -> tuple[float, bool]:
-        likeness = SequenceMatcher(None, word, name.rpartition(".")[2]).ratio()
-        return max(name == f"{owner}_args", likeness), name.startswith(_USUAL)
-
-    closest = max(sorted(known), key=similarity)
-    return f"; did you mean --{closest}?" if similarity(closest)[0] > 0.6 else "; see --help"
+def closest(word: str, names: Iterable[str]) -> str | None:
+    """Returns the name whose last part is most similar to that of a word, if any is similar."""
+    parts = {name.rpartition(".")[2].lower(): name for name in names}
+    word = word.rpartition(".")[2].lower().replace("-", "_")
+    matches = get_close_matches(word, parts, n=1)
+    return parts[matches[0]] if matches else None
 
 
 def name_of(option: Action) -> str:
@@ -105,7 +90,6 @@ def in_short(option: Action) -> Action:
     """Returns an option with its default, and the first sentence of its help, without markup."""
     short = copy(option)
     text = " ".join(str(option.help).replace("Advanced: ", "").replace("``", "").split())
-    text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text)
     sentence = re.split(r"(?<=[\w)])[.;](?:\s|$)|:$", text, maxsplit=1)[0]
     short.help = sentence.replace("%", "%%")
     default = json.dumps(option.default, default=str).strip('"')

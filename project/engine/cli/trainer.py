@@ -1,19 +1,15 @@
 """The Trainer, and what it refuses: what would measure or save something else than was planned."""
 
-import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from jsonargparse.typing import PositiveInt
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
-from ..errors import UserError
+from ..errors import UserError, require
 from ..loading.data_module import ImageDataModule
 from ..run.processes import watch_processes
 from ..training.checkpoints import BestCheckpoint
@@ -29,6 +25,7 @@ class ExactTrainer(Trainer):
         devices: A number of devices, a list of their numbers, or ``auto``.
         num_nodes: Nodes, by default as many as torchrun or srun has started, else 1.
         accumulate_grad_batches: Batches whose gradients make one step.
+        callbacks: Callbacks to add.
         limit_train_batches: Training batches of an epoch: a number, or a share from 0.0 to 1.0.
         limit_val_batches: Validation batches: a number, or a share from 0.0 to 1.0.
         limit_test_batches: Test batches: a number, or a share from 0.0 to 1.0.
@@ -44,6 +41,7 @@ class ExactTrainer(Trainer):
         devices: list[int] | str | int = "auto",
         num_nodes: PositiveInt | None = None,
         accumulate_grad_batches: PositiveInt = 1,
+        callbacks: list[Callback] | None = None,
         limit_train_batches: int | float | None = None,
         limit_val_batches: int | float | None = None,
         limit_test_batches: int | float | None = None,
@@ -59,6 +57,7 @@ class ExactTrainer(Trainer):
             devices=tasks or devices if devices == "auto" else devices,
             num_nodes=num_nodes or nodes or 1,
             accumulate_grad_batches=accumulate_grad_batches,
+            callbacks=callbacks,
             limit_train_batches=limit_train_batches,
             limit_val_batches=limit_val_batches,
             limit_test_batches=limit_test_batches,
@@ -72,31 +71,9 @@ class ExactTrainer(Trainer):
                 f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started"
                 f" {processes}"
             )
-
-
-@contextmanager
-def refused_options(what: str = "these --trainer options do not work here") -> Iterator[None]:
-    """Raises a UserError where a constructor of Lightning refuses its options."""
-    try:
-        yield
-    except (
-        MisconfigurationException,
-        ModuleNotFoundError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:
-        raise UserError(f"{what}: {' '.join(str(error).split())}") from error
-
-
-def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
-    """Builds a trainer whose processes end together; refuses options that Lightning refuses."""
-    with refused_options():
-        trainer = build(**options)
-    require_supported(trainer)
-    disable_signal_handling(trainer)
-    watch_processes(trainer.strategy.launcher)
-    return trainer
+        require_supported(self)
+        disable_signal_handling(self)
+        watch_processes(self.strategy.launcher)
 
 
 def require_supported(trainer: Trainer) -> None:
@@ -117,23 +94,16 @@ def require_supported(trainer: Trainer) -> None:
 def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     """Refuses limits that leave no batch, and callbacks that write a run's own checkpoints."""
     data.require_usable(trainer.world_size)
-    sizes = data.split_sizes()
     for split in ("train", "val", "test"):
-        limit = getattr(trainer, f"limit_{split}_batches")
-        batches = math.ceil(sizes.get(split, 0) / data.batch_size)
-        if limit == 0 or (isinstance(limit, float) and 0 < limit * batches < 1):
-            raise UserError(
-                f"--trainer.limit_{split}_batches {limit} leaves no batch; give a whole number,"
-                " such as 1"
-            )
+        option = f"limit_{split}_batches"
+        require(getattr(trainer, option) != 0, f"--trainer.{option}", 0, "above 0")
     folder = Path(trainer.default_root_dir, "checkpoints").resolve()
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
-            names = [callback.filename, callback.save_last and callback.CHECKPOINT_NAME_LAST]
-            places = [Path(callback.dirpath or folder, str(name)).resolve() for name in names]
-            for name in ("best", "last", "previous"):
-                if folder / name in places:
-                    raise UserError(
-                        f"{type(callback).__name__} would write {name}.ckpt, a checkpoint of the"
-                        " run; give it another filename or dirpath"
-                    )
+            names = {callback.filename, callback.save_last and callback.CHECKPOINT_NAME_LAST}
+            is_here = Path(callback.dirpath or folder).resolve() == folder
+            if is_here and not names.isdisjoint(("best", "last", "previous")):
+                raise UserError(
+                    f"{type(callback).__name__} would write a checkpoint of the run; give it"
+                    " another filename or dirpath"
+                )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from jsonargparse import Namespace
 
-from ..cli.classes import accepted
+from ..cli.command_line import accepted
 from ..cli.parser import CommandParser
 from ..errors import UserError
 from ..loading.check import leave_out, survey

@@ -45,7 +45,9 @@ class FileCommand:
         """Returns the parser of the options."""
         program = f"python -m {self.module}"
         example = f"example: {program} {self.example}"
-        parser = CommandParser(prog=program, description=self.description, epilog=example)
+        parser = CommandParser(
+            prog=program, description=self.description, epilog=example, allow_abbrev=False
+        )
         self.add_arguments(parser)
         return parser
 

@@ -7,9 +7,8 @@ from typing import Any, Literal, NoReturn
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..cli.classes import ClassParser, find_class
-from ..cli.command import Command
-from ..cli.command_line import CommandLine
+from ..cli.command import ClassParser, Command
+from ..cli.command_line import CommandLine, find_class
 from ..cli.entry import run_command
 from ..cli.parser import import_modules
 from ..errors import UserError

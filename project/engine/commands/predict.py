@@ -18,7 +18,7 @@ from torch import Tensor, distributed
 from torch.utils.data import DataLoader
 
 from ..cli.entry import quiet_libraries
-from ..cli.trainer import ExactTrainer, built_trainer
+from ..cli.trainer import ExactTrainer
 from ..errors import UserError, require
 from ..hardware import usable_cores
 from ..loading.batch import ImageBatch
@@ -49,7 +49,7 @@ def label_files(model_class: Any, options: Namespace) -> int:
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
     dealt = {"use_distributed_sampler": False}  # by the labeller
-    trainer = built_trainer(ExactTrainer, **options.trainer, **QUIET, **dealt)
+    trainer = ExactTrainer(**options.trainer, **QUIET, **dealt)
     if not trainer.is_global_zero:
         return _run(trainer, Labeller(model, options))
     output = _output_of(options)  # here, as Lightning starts other processes when the file is there
