@@ -24,8 +24,7 @@ from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.predict import PredictCLI
 from project.report import ReportCLI
-from tests.engine.conftest import surroundings as surroundings
-from tests.engine.conftest import workplace as workplace
+from tests.engine.conftest import surroundings as surroundings, workplace as workplace
 from tests.engine.toy import cases as cases
 
 ROOT = Path(__file__).parents[1]

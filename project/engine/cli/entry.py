@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from ..errors import LINES, WORKER_DIED, LocalError, UserError, first_of_machine, printable
 
@@ -159,20 +159,17 @@ def _description(error: BaseException) -> str | None:
 
 def _is_refusal_of_lightning(error: BaseException) -> bool:
     """Returns True if Lightning itself raised an error, and no code of the user's had called it."""
-    frames = extract_tb(error.__traceback__)
-    callers = [frame.filename for frame in frames if not _LIBRARY.search(frame.filename)]
-    is_raised = frames and str(frames[-1].line).startswith("raise ")
-    return (
-        is_raised
-        and "-packages/lightning/" in frames[-1].filename
-        and callers[-1].startswith(_ENGINE)
-    )
+    frames = extract_tb(error.__traceback__)[::-1]
+    if not frames or "-packages/lightning/" not in frames[0].filename:
+        return False
+    callers = (frame.filename for frame in frames if not _LIBRARY.search(frame.filename))
+    return str(frames[0].line).startswith("raise ") and next(callers, _ENGINE).startswith(_ENGINE)
 
 
 class RobustFile(io.FileIO):
     """A file descriptor that accepts output which nobody reads: training outlives its terminal."""
 
-    def write(self, data: bytes | memoryview, /) -> int:
+    def write(self, data: Any, /) -> int:
         """Writes the data, or discards it if the pipe or terminal was closed."""
         try:
             return super().write(data)

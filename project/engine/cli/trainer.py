@@ -101,9 +101,9 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
             names = {callback.filename, callback.save_last and callback.CHECKPOINT_NAME_LAST}
-            is_here = Path(callback.dirpath or folder).resolve() == folder
-            if is_here and not names.isdisjoint(("best", "last", "previous")):
-                raise UserError(
-                    f"{type(callback).__name__} would write a checkpoint of the run; give it"
-                    " another filename or dirpath"
-                )
+            if Path(callback.dirpath or folder).resolve() == folder:
+                for name in names & {"best", "last", "previous"}:
+                    raise UserError(
+                        f"{type(callback).__name__} would write {name}.ckpt, a checkpoint of the"
+                        " run; give it another filename or dirpath"
+                    )

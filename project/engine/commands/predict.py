@@ -48,8 +48,8 @@ def label_files(model_class: Any, options: Namespace) -> int:
     model = model_class.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
-    dealt = {"use_distributed_sampler": False}  # by the labeller
-    trainer = ExactTrainer(**options.trainer, **QUIET, **dealt)
+    # the labeller deals the files itself
+    trainer = ExactTrainer(**options.trainer, **QUIET, use_distributed_sampler=False)
     if not trainer.is_global_zero:
         return _run(trainer, Labeller(model, options))
     output = _output_of(options)  # here, as Lightning starts other processes when the file is there
