@@ -54,7 +54,7 @@ extra -> unrecognized arguments: extra
 --data.batch_size=4000 -> --data.batch_size must be at most
 --data=broken --data.image_size=16 --data.batch_size=2 -> cannot be read as images
 --trainer.logger=WandbLogger -> Requirement 'wandb
---trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best -> would write a checkpoint of the run
+--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best -> would write best.ckpt
 --callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes must be above
 --data.std=[0,1,1] -> --data.std
 --model.freeze=backbone -> --model.freeze needs --model.weights
