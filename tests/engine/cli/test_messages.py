@@ -55,7 +55,7 @@ extra -> unrecognized arguments: extra
 --data=broken --data.image_size=16 --data.batch_size=2 -> cannot be read as images
 --trainer.logger=WandbLogger -> Requirement 'wandb
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best -> would write best.ckpt
---callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes must be above
+--callbacks.last_checkpoint.every_minutes=0 -> "every_minutes": Not of type PositiveFloat
 --data.std=[0,1,1] -> --data.std
 --model.freeze=backbone -> --model.freeze needs --model.weights
 """.strip().splitlines()
