@@ -28,12 +28,6 @@ def test_an_image_does_not_depend_on_its_batch(size):
         assert torch.equal(draw(part, size), whole[part])
 
 
-def test_one_index_shows_another_flower_for_another_label():
-    indices = torch.zeros(len(SPECIES), dtype=torch.int64)
-    images = draw_flowers(torch.arange(len(SPECIES)), indices, seed=0, size=32)
-    assert len(images.flatten(1).unique(dim=0)) == len(SPECIES) == len(set(SPECIES))
-
-
 SIZES = {"train_size": 40, "val_size": 16, "test_size": 17}
 
 

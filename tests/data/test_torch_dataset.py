@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock, Timeout
-from PIL import Image
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 from torchvision.datasets import FakeData, ImageFolder
 from torchvision.datasets.folder import default_loader
 
 from project.data import FolderDataModule, TorchDatasetModule
 from project.engine import ImageBatch, UserError
-from project.engine.loading.files import prepare
 from project.fit import FitCLI
 from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit
 from tests.data.stubs import attached
-from tests.engine.loading.image_files import noise, save, smooth, turned, write_folder
+from tests.engine.loading.image_files import noise, write_folder
 from tests.small import load, one_line
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
@@ -34,7 +32,6 @@ SMALL = ["--data.image_size=16", "--data.batch_size=8", "--data.num_workers=0"]
 TINY_MODEL = ["--model.arch=resnet9_slim", *TINY_TRAINER, *QUIET, "--name=run"]
 NAMES = ["a", "b", "c"]
 IMAGE = noise(20, 18)
-GREY = smooth(30, 24).convert("L")
 
 
 class Samples:
@@ -93,22 +90,6 @@ def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_b
         assert torch.equal(theirs.splits[split].labels, ours.splits[split].labels)
         loaders = (getattr(data, f"{split}_dataloader")() for data in (theirs, ours))
         assert all(map(torch.equal, *map(joined, loaders)))
-
-
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-@cases(
-    "image options",
-    (GREY, {}),
-    (smooth(30, 24).convert("RGBA"), {}),
-    (smooth(30, 24).quantize(16), {}),
-    (Image.fromarray((np.asarray(GREY).astype(np.uint16) << 8) + 99), {}),
-    (smooth(30, 24), {"exif": turned(6)}),
-)
-def test_an_image_of_any_mode_becomes_what_it_becomes_as_a_file(tmp_path, image, options, suffix):
-    path = save(image, tmp_path / f"image.{suffix}", **options)
-    data = attached(module(Samples(lambda _: (Image.open(path), 0)), class_names=NAMES))
-    dataset = data.splits["train"]
-    assert torch.equal(dataset.image(0), prepare(path, dataset.preprocessing))
 
 
 def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone():

@@ -100,37 +100,33 @@ class TorchDataset:
         sample = dataset[self.positions[position]]
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
             raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}")
+        image, label = sample
+        fitting = self.preprocessing, draws, self.crop_scale
         try:
-            return self._fitted(sample[0], name, draws), self._label(sample[1])
+            label = operator.index(label)
+            if isinstance(image, bytes):
+                with open_image(name, image) as opened:
+                    pixels = fit_opened(opened, name, *fitting)
+            else:
+                pixels = fit_pixels(pixels_of(image), *fitting)
         except (TypeError, ValueError) as error:
             raise LocalError(f"{name}: {error}") from error
-
-    def _fitted(self, image: object, name: str, draws: Tensor | None) -> Tensor:
-        options = self.preprocessing, draws, self.crop_scale
-        if isinstance(image, bytes):
-            with open_image(name, image) as opened:
-                return fit_opened(opened, name, *options)
-        return fit_pixels(pixels_of(image), *options)
-
-    def _label(self, label: Any) -> int:
-        number = operator.index(label)
-        if not 0 <= number < self.num_classes:
-            raise ValueError(
-                f"its label must be from 0 to {self.num_classes - 1}, got {number}; see"
+        if not 0 <= label < self.num_classes:
+            raise LocalError(
+                f"{name}: its label must be from 0 to {self.num_classes - 1}, got {label}; see"
                 " --data.class_names"
             )
-        return number
+        return pixels, label
 
 
 def pixels_of(image: object) -> Tensor:
     """Converts a dataset's image to upright RGB pixels, uint8 (3, height, width)."""
     if isinstance(image, Image.Image):
         return upright_pixels(image)
-    if not isinstance(image, Tensor):
-        kind = type(image).__name__
-    elif image.dtype == torch.uint8 and image.dim() == 3 and image.shape[0] in (1, 3):
-        return image.as_subclass(Tensor).cpu().expand(3, -1, -1)
-    else:
+    kind = type(image).__name__
+    if isinstance(image, Tensor):
+        if image.dtype == torch.uint8 and image.dim() == 3 and image.shape[0] in (1, 3):
+            return image.as_subclass(Tensor).cpu().expand(3, -1, -1)
         kind = f"{image.dtype} {tuple(image.shape)}; leave out ToTensor, ToDtype and Normalize"
     raise TypeError(
         "its image must be of PIL, a file's bytes, or a uint8 tensor (1 or 3 channels, height,"
