@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,14 +21,13 @@ from benchmarks.loading import loading_variants
 from benchmarks.loops import OURS, PLAIN, planned, variants
 from benchmarks.timing import Measure, in_turns, ratios, spread
 from project.engine.hardware import best_precision, tune_malloc, usable_cores
-from project.engine.run.checkpoint import versions
 
 _TINY = ["--data.train_size=64", "--data.val_size=64", "--data.test_size=64", "--trainer.devices=1"]
 _FIRST_STEP = [
     "-m",
     "project.fit",
     *_TINY,
-    "--trainer.callbacks=benchmarks.__main__.EndAfterFirstStep",
+    "--trainer.callbacks+=benchmarks.__main__.EndAfterFirstStep",
 ]
 
 
@@ -102,7 +102,8 @@ def machine() -> str:
         [
             *parts,
             best_precision("auto"),
-            *(f"{name} {version}" for name, version in versions().items()),
+            f"python {platform.python_version()}",
+            *(f"{name} {version(name)}" for name in ("torch", "lightning", "torchvision")),
         ]
     )
 
