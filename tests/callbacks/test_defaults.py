@@ -235,7 +235,7 @@ def bars(*options: str) -> list[type[Any]]:
 def test_what_the_user_says_of_progress_bars_wins(workplace, monkeypatch):
     assert bars() == [ProgressLines]
     assert bars("--trainer.enable_progress_bar=false") == []
-    assert bars("--trainer.callbacks=TQDMProgressBar") == [TQDMProgressBar]
+    assert bars("--trainer.callbacks+=TQDMProgressBar") == [TQDMProgressBar]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert ProgressLines not in bars()
