@@ -63,10 +63,10 @@ class CIFAR10DataModule(AugmentedDataModule):
     def load(self) -> dict[str, ArrayDataset]:
         """Reads all images; a stratified part of the training images becomes validation's."""
         training, test = self._read("train"), self._read("test")
-        split = self.stratified_split(training.module.tolist(), {"val": self.val_fraction})
+        split = self.stratified_split(training.labels.tolist(), {"val": self.val_fraction})
         parts = {
             name: ArrayDataset(
-                training.images[positions], training.module[positions], f"CIFAR-10 {name}"
+                training.images[positions], training.labels[positions], f"CIFAR-10 {name}"
             )
             for name, positions in split.items()
         }
