@@ -27,11 +27,6 @@ def memory(kind: str, process: int | str = "self") -> int:
     return sum(1024 * int(size) for size in re.findall(rf"^{kind}:\s+(\d+) kB", lines, re.M))
 
 
-def private_memory(process: int | str = "self") -> int:
-    """Bytes that a process has in memory and shares with no other."""
-    return memory("Private_(?:Clean|Dirty)", process)
-
-
 @needs_linux
 def test_memory_does_not_grow_over_epochs(workplace):
     seen: list[int] = []
@@ -50,7 +45,7 @@ def test_loader_workers_share_one_copy_of_the_images():
     loader: Any = data.val_dataloader()
     next(iter(loader))
     for worker in loader._iterator._workers:
-        assert private_memory(worker.pid) < images.nbytes / 2
+        assert memory("Private_(?:Clean|Dirty)", worker.pid) < images.nbytes / 2
     loader._iterator._shutdown_workers()  # or they end in another test, whenever Python collects garbage
 
 

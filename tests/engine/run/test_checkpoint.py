@@ -22,7 +22,6 @@ from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkp
 from project.engine.run.settings import (
     allow_module,
     imported_class,
-    limited_by,
     network_of_file,
     plain_options,
 )
@@ -151,14 +150,6 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_keeps_it_unt
     require_same_end(RUN, outcome(whole))
 
 
-def test_two_damaged_checkpoints_are_an_error_of_one_line(workplace, capsys):
-    stop_at(3, EVERY_STEP)
-    for path in (LAST, PREVIOUS):
-        flip_a_weight(path)
-    assert "is damaged" in one_line(fit, capsys)
-    assert not (RUN / "metrics.json").exists()
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
 @pytest.mark.parametrize("name", ["last", "best"])
 def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, capsys, name):
@@ -220,16 +211,6 @@ def test_a_module_that_imports_when_it_is_asked_is_not_asked(allowed, monkeypatc
     with pytest.raises(UserError, match="give --import lazy"):
         network_of_file("lazy.Network", None)
     assert not asked
-
-
-def test_the_limit_leaves_room_for_the_network_itself():
-    with torch.device("meta"):
-        weights = Deep(3, 20).state_dict()
-        with limited_by(weights, EXPLAINED["class_names"]):
-            Deep(3, 20)
-        with pytest.raises(UserError), limited_by({"x": torch.zeros(3)}, EXPLAINED["class_names"]):
-            Deep(3, 20_000)
-    assert nn.Linear(4000, 4000).weight.numel() == 4000**2  # nothing is limited afterwards
 
 
 class Base:

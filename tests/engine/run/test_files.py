@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from torchvision.datasets.utils import download_url
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO
@@ -128,49 +129,16 @@ CONTENT = {
 }
 
 
-class Server(ThreadingHTTPServer):
-    """Serves the files of a folder, or the first ``share`` of each, and counts its ``answers``."""
-
-    share = 1.0
-    answers = 0
-
-    def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}/{name}"
-
-
-class Handler(SimpleHTTPRequestHandler):
-    server: Server
-
-    def copyfile(self, source, outputfile) -> None:
-        self.server.answers += 1
-        data = source.read()
-        outputfile.write(data[: int(self.server.share * len(data))])
-
-    def log_message(self, *args) -> None:
-        """Says nothing."""
-
-
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    handler = partial(Handler, directory=str(folder))
-    with Server(("127.0.0.1", 0), handler) as server, ThreadPoolExecutor(1) as pool:
+def serving(folder: Path) -> Iterator[str]:
+    """Serves the files of a folder; its address."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, ThreadPoolExecutor(1) as pool:
         pool.submit(server.serve_forever, poll_interval=0.01)
         try:
-            yield server
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-    with serving(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "far" / "away" / "flowers"
 
 
 def md5(path: Path) -> str:
@@ -192,42 +160,33 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root.parent)): path.read_bytes() for path in files}
 
 
-def test_an_archive_is_fetched_once_by_concurrent_runs_and_not_kept(server, tmp_path, folder):
-    source = server.url("flowers.tgz"), write_archive(tmp_path / "flowers.tgz")
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: fetch_archive(*source, folder), range(4)))
-    assert server.answers == 2  # torchvision asks where the address leads
-    assert tree(folder) == CONTENT
-    (folder / "rose" / "2.jpg").write_bytes(b"mine")
-    fetch_archive(*source, folder)
-    assert server.answers == 2
-    assert tree(folder) == CONTENT | {"flowers/rose/2.jpg": b"mine"}
+def test_an_archive_is_fetched_once_by_concurrent_runs_and_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    folder, digest = tmp_path / "far" / "away" / "flowers", write_archive(tmp_path / "flowers.tgz")
+    download = Mock(side_effect=download_url)
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", download)
+    with serving(tmp_path) as address, ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(
+            lambda _: fetch_archive(f"{address}/flowers.tgz", digest, folder), "abcd"
+        ):
+            assert tree(folder) == CONTENT
+    assert download.call_count == 1
 
 
-@cases("fault", "not there", "another checksum", "reaches outside")
-def test_what_is_not_the_archive_or_reaches_outside_is_refused_whole(
-    tmp_path, server, folder, fault
-):
+@cases("fault", "not there", "cut short", "reaches outside")
+def test_what_is_not_the_archive_or_reaches_outside_is_refused_whole(tmp_path, monkeypatch, fault):
+    monkeypatch.setenv("no_proxy", "*")
+    folder, path = tmp_path / "data" / "flowers", tmp_path / "flowers.tgz"
     escaping = {"flowers/../../../escaped.txt": b"x"} if fault == "reaches outside" else {}
-    digest = write_archive(tmp_path / "flowers.tgz", CONTENT | escaping)
-    if fault == "another checksum":
-        digest = "0" * 32
-    url = server.url("nothing.tgz" if fault == "not there" else "flowers.tgz")
-    with pytest.raises(UserError, match="cannot be fetched"):
-        fetch_archive(url, digest, folder)
-    assert tree(folder) == {}
-    assert not list(tmp_path.rglob("escaped*"))
-
-
-@cases("share", 0, 0.9)
-def test_a_download_that_breaks_off_is_reported_and_succeeds_the_next_time(
-    tmp_path, server, folder, share
-):
-    source = server.url("flowers.tgz"), write_archive(tmp_path / "flowers.tgz")
-    server.share = share
-    with pytest.raises(UserError, match=r"flowers\.tgz"):
-        fetch_archive(*source, folder)
-    assert not folder.exists()
-    server.share = 1
-    fetch_archive(*source, folder)
+    digest = write_archive(path, CONTENT | escaping)
+    if fault == "not there":
+        path.unlink()
+    if fault == "cut short":
+        os.truncate(path, 1000)
+    with serving(tmp_path) as address:
+        with pytest.raises(UserError, match=r"flowers\.tgz' cannot be fetched"):
+            fetch_archive(f"{address}/flowers.tgz", digest, folder)
+        assert tree(folder) == {}
+        assert not list(tmp_path.rglob("escaped*"))
+        fetch_archive(f"{address}/flowers.tgz", write_archive(path), folder)  # the next time
     assert tree(folder) == CONTENT
