@@ -5,9 +5,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -129,16 +127,15 @@ CONTENT = {
 }
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Serves the files of a folder; its address."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+@pytest.fixture
+def address(tmp_path, monkeypatch):
+    """Where a server has the files of a folder."""
+    monkeypatch.setenv("no_proxy", "*")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, ThreadPoolExecutor(1) as pool:
         pool.submit(server.serve_forever, poll_interval=0.01)
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+        yield f"http://127.0.0.1:{server.server_port}/flowers.tgz"
+        server.shutdown()
 
 
 def md5(path: Path) -> str:
@@ -160,22 +157,18 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root.parent)): path.read_bytes() for path in files}
 
 
-def test_an_archive_is_fetched_once_by_concurrent_runs_and_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
+def test_an_archive_is_fetched_once_by_concurrent_runs_and_not_kept(tmp_path, monkeypatch, address):
     folder, digest = tmp_path / "far" / "away" / "flowers", write_archive(tmp_path / "flowers.tgz")
     download = Mock(side_effect=download_url)
     monkeypatch.setattr("torchvision.datasets.utils.download_url", download)
-    with serving(tmp_path) as address, ThreadPoolExecutor(4) as pool:
-        for _ in pool.map(
-            lambda _: fetch_archive(f"{address}/flowers.tgz", digest, folder), "abcd"
-        ):
+    with ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(lambda _: fetch_archive(address, digest, folder), "abcd"):
             assert tree(folder) == CONTENT
     assert download.call_count == 1
 
 
 @cases("fault", "not there", "cut short", "reaches outside")
-def test_what_is_not_the_archive_or_reaches_outside_is_refused_whole(tmp_path, monkeypatch, fault):
-    monkeypatch.setenv("no_proxy", "*")
+def test_what_is_not_the_archive_or_reaches_outside_is_refused_whole(tmp_path, address, fault):
     folder, path = tmp_path / "data" / "flowers", tmp_path / "flowers.tgz"
     escaping = {"flowers/../../../escaped.txt": b"x"} if fault == "reaches outside" else {}
     digest = write_archive(path, CONTENT | escaping)
@@ -183,10 +176,9 @@ def test_what_is_not_the_archive_or_reaches_outside_is_refused_whole(tmp_path, m
         path.unlink()
     if fault == "cut short":
         os.truncate(path, 1000)
-    with serving(tmp_path) as address:
-        with pytest.raises(UserError, match=r"flowers\.tgz' cannot be fetched"):
-            fetch_archive(f"{address}/flowers.tgz", digest, folder)
-        assert tree(folder) == {}
-        assert not list(tmp_path.rglob("escaped*"))
-        fetch_archive(f"{address}/flowers.tgz", write_archive(path), folder)  # the next time
+    with pytest.raises(UserError, match=r"flowers\.tgz' cannot be fetched"):
+        fetch_archive(address, digest, folder)
+    assert tree(folder) == {}
+    assert not list(tmp_path.rglob("escaped*"))
+    fetch_archive(address, write_archive(path), folder)  # the next time
     assert tree(folder) == CONTENT
