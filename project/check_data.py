@@ -2,39 +2,53 @@
 
 from typing import Any
 
+from jsonargparse import Namespace
+
 from project.data import CSVDataModule, FolderDataModule
-from project.engine import CheckDataCommand
+from project.engine import CommandParser, check_images, note
 
 _LISTED = 10
+_OF_DATA = {
+    *("root", "path_column", "label_column", "split_column", "val_fraction", "test_fraction"),
+    *("split_seed", "group", "label_from", "channels", "bits"),
+}
 
 
-class CheckDataCLI(CheckDataCommand):
-    """Checks a folder or a CSV."""
-
-    module = "project.check_data"
-    description = (
-        "Reads every image of a folder, or of a CSV, once and says what is there: classes,"
-        " unreadable files, duplicates, sizes. Ends with code 0 where project.fit can train on it,"
-        " with code 1 where it would refuse it."
+def parser() -> CommandParser:
+    """Returns the parser of the options."""
+    parser = CommandParser(
+        prog="python -m project.check_data",
+        description="Reads every image of a folder, or of a CSV, once and says what is there:"
+        " classes, unreadable files, duplicates, sizes. Ends with code 0 where project.fit can train"
+        " on it, with code 1 where it would refuse it.",
+        epilog="example: python -m project.check_data path/to/folder --output report.json",
     )
-    example = "path/to/folder --output report.json"
-    folder_class = FolderDataModule
-    csv_class = CSVDataModule
+    option = parser.add_argument
+    option("data", type=str, help="A folder or a CSV, as --data of fit takes it.")
+    output = "A JSON file for everything that was found."
+    option("--output", type=str | None, default=None, help=output)
+    parser.add_arguments_of(CSVDataModule, _OF_DATA)
+    return parser
 
-    def show_survey(self, layout: str, survey: dict[str, Any]) -> None:
-        """Prints a table."""
-        self.say(f"  {layout}\n\n{survey_table(survey)}")
 
-    def show_commands(self, flags: str) -> None:
-        """Prints what to do next."""
-        fine_tuning = "python -m project.fit --config configs/finetune.yaml"
-        self.say(f"\n  fine-tune       {fine_tuning} {flags}")
-        self.say(f"  from scratch    python -m project.fit {flags}")
+def main(options: Namespace) -> int:
+    """Prints what is there, and how to train on it; returns 1 if ``fit`` would refuse it."""
+    facts = check_images(options, FolderDataModule, CSVDataModule)
+    if "classes" in facts:
+        print(f"  {facts['layout']}\n\n{survey_table(facts)}")
+    if not facts["trains"]:
+        note(f"error: {facts['refusal']}")
+        return 1
+    fine_tuning = "python -m project.fit --config configs/finetune.yaml"
+    print(f"\n  fine-tune       {fine_tuning} {facts['flags']}")
+    print(f"  from scratch    python -m project.fit {facts['flags']}")
+    return 0
 
 
 def survey_table(survey: dict[str, Any]) -> str:
     """Lays out a survey for a terminal."""
-    counts = survey["classes"]
+    # control characters are escaped
+    counts = {repr(name)[1:-1]: of_class for name, of_class in survey["classes"].items()}
     splits = list(next(iter(counts.values())))
     total = {split: sum(of_class[split] for of_class in counts.values()) for split in splits}
     width = max(map(len, [*counts, "class"]))
@@ -79,4 +93,4 @@ def _row(name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    CheckDataCLI.main()
+    parser().run(main)

@@ -1,70 +1,60 @@
 """``python -m project.predict``: label image files with a checkpoint."""
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 
-from project.engine import PredictCommand
+from project.engine import CommandParser
 
 
-class PredictCLI(PredictCommand):
-    """Labels image files with this package's models."""
-
-    module = "project.predict"
-    description = (
-        "Labels image files with a checkpoint. Writes a row for each, in their order: path, label,"
-        " confidence from 0 to 1, and why a file cannot be read. Ends with code 0; with code 1 if"
-        " files could not be read, which have rows too; with code 2 if the command itself failed."
+def parser() -> CommandParser:
+    """Returns the parser of the options."""
+    parser = CommandParser(
+        prog="python -m project.predict",
+        description="Labels image files with a checkpoint. Writes a row for each, in their order:"
+        " path, label, confidence from 0 to 1, and why a file cannot be read. Ends with code 0;"
+        " with code 1 if files could not be read, which have rows too; with code 2 if the command"
+        " itself failed.",
+        epilog="example: python -m project.predict runs/mine/checkpoints/best.ckpt photos"
+        " --output labels.csv",
     )
-    example = "runs/mine/checkpoints/best.ckpt photos --output labels.csv"
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Adds the options."""
-        option = parser.add_argument
-        option("checkpoint", type=str, help="The checkpoint.")
-        paths = "Files, folders with images at any depth, or - for a list on standard input."
-        option("paths", nargs="+", type=str, help=paths)
-        output = "A CSV file; by default the rows go to standard output."
-        option("--output", type=str | None, help=output)
-        option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
-        probabilities = "Add a column for each class; implied if images may have several."
-        option("--probabilities", action="store_true", help=probabilities)
-        abstain = "Leave label empty if the confidence is less."
-        option("--abstain", type=ClosedUnitInterval, default=0.0, help=abstain)
-        flips = "Average each image with its mirror image, if the model does not already."
-        option("--flips", action="store_true", help=flips)
-        embeddings = "A .npy file for the features before the head, a row for each of --output."
-        option("--embeddings", type=str | None, help=embeddings)
-        resume = "Skip files that have a row in --output, and append."
-        option("--resume", action="store_true", help=resume)
-        option("--overwrite", action="store_true", help="Replace a file that is there already.")
-        batch = "Images that each device sees at a time."
-        option("--batch_size", type=PositiveInt, default=64, help=batch)
-        workers = "Processes that load images, for each device."
-        option("--num_workers", type=NonNegativeInt | None, help=workers)
-        option("--trainer.accelerator", type=str, default="auto", help="cpu, gpu or another one.")
-        option("--trainer.devices", type=int | str, default="auto", help="How many devices to use.")
-
-    def model_class(self) -> type:
-        """Returns the base class of models."""
-        from project.model import ImageClassifier  # here, so that --help need not import torch
-
-        return ImageClassifier
+    option = parser.add_argument
+    option("checkpoint", type=str, help="The checkpoint.")
+    paths = "Files, folders with images at any depth, or - for a list on standard input."
+    option("paths", nargs="+", type=str, help=paths)
+    output = "A CSV file; by default the rows go to standard output."
+    option("--output", type=str | None, help=output)
+    option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
+    probabilities = "Add a column for each class; implied if images may have several."
+    option("--probabilities", action="store_true", help=probabilities)
+    abstain = "Leave label empty if the confidence is less."
+    option("--abstain", type=ClosedUnitInterval, default=0.0, help=abstain)
+    flips = "Average each image with its mirror image, if the model does not already."
+    option("--flips", action="store_true", help=flips)
+    embeddings = "A .npy file for the features before the head, a row for each of --output."
+    option("--embeddings", type=str | None, help=embeddings)
+    resume = "Skip files that have a row in --output, and append."
+    option("--resume", action="store_true", help=resume)
+    option("--overwrite", action="store_true", help="Replace a file that is there already.")
+    batch = "Images that each device sees at a time."
+    option("--batch_size", type=PositiveInt, default=64, help=batch)
+    workers = "Processes that load images, for each device."
+    option("--num_workers", type=NonNegativeInt | None, help=workers)
+    option("--trainer.accelerator", type=str, default="auto", help="cpu, gpu or another one.")
+    option("--trainer.devices", type=int | str, default="auto", help="How many devices to use.")
+    parser.add_import()
+    return parser
 
 
-def parse(args: list[str] | None = None) -> Namespace:
-    """Parses the command line, ``sys.argv`` by default."""
-    return PredictCLI().parse(args)
-
-
-def predict(options: Namespace) -> int:
+def main(options: Namespace) -> int:
     """Labels the files; returns 1 if some could not be read."""
-    return PredictCLI().run(options)
+    from project.engine import label_files  # here, so that --help need not import torch
+    from project.model import ImageClassifier
 
-
-def main() -> None:
-    """Runs the command as a program."""
-    PredictCLI.execute(lambda: predict(parse()))
+    model = ImageClassifier.load_from_checkpoint(options.checkpoint)
+    if options.flips and model.test_time_augmentation is None:
+        model.test_time_augmentation = "flip"
+    return label_files(model, options)
 
 
 if __name__ == "__main__":
-    main()
+    parser().run(main)

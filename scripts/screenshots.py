@@ -13,7 +13,7 @@ from typing import Any, cast
 from PIL import Image
 from tensorboard.program import TensorBoard
 
-from project.report import ReportCLI
+from project import report
 
 SHOWN = 900  # the pictures' width in pixels
 
@@ -43,8 +43,7 @@ def photograph(address: str, window: tuple[int, int], file: str, *options: str) 
 
 if __name__ == "__main__":
     run = Path(sys.argv[1])
-    command = ReportCLI()
-    command.run(command.parse([str(run)]))
+    report.main(report.parser().parse_args([str(run)]))
     photograph((run / "report.html").absolute().as_uri(), (1100, 1150), "docs/report.jpg")
     board = cast(Any, TensorBoard)()
     board.configure(argv=[None, "--logdir", str(run.parent), "--port", "0"])

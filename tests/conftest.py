@@ -15,15 +15,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from project import predict, report
 from project.data import ImageDataModule
 from project.data.flowers_drawn import draw_flowers
 from project.engine.cli.entry import quiet_libraries
-from project.engine.commands.command import FileCommand
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
-from project.predict import PredictCLI
-from project.report import ReportCLI
 from tests.engine.conftest import surroundings as surroundings, workplace as workplace
 from tests.engine.toy import cases as cases
 
@@ -98,23 +96,22 @@ def evaluate(*args: str) -> EvaluateCLI:
         return cli
 
 
-def call(command: FileCommand, *args: str | Path) -> int:
-    """Runs a command in this process; its exit code."""
-    return command.run(command.parse([*map(str, args)])) or 0
+def call(command: Any, *args: str | Path) -> int:
+    """Runs a command's module in this process; its exit code."""
+    return command.main(command.parser().parse_args([*map(str, args)])) or 0
 
 
 def label(*args: str | Path) -> int:
     """Runs ``python -m project.predict`` in this process."""
     with as_in_a_terminal():
-        return call(PredictCLI(), *ONE_CPU, "--num_workers=0", *args)
+        return call(predict, *ONE_CPU, "--num_workers=0", *args)
 
 
 def report_of(run: Path, *args: str) -> Path:
     """Runs ``python -m project.report`` in this process; the page."""
-    command = ReportCLI()
-    options = command.parse([str(run), *args])
+    options = report.parser().parse_args([str(run), *args])
     with as_in_a_terminal():
-        command.run(options)
+        report.main(options)
     return Path(options.output or run / "report.html")
 
 

@@ -13,12 +13,12 @@ from PIL import Image
 from timm.models import adapt_input_conv
 from torch.nn.functional import interpolate
 
+from project import export
 from project.data import FolderDataModule
 from project.engine.errors import UnreadableFileError, UserError
 from project.engine.loading.crops import fit_image
 from project.engine.loading.decode import read_bands
 from project.engine.preprocessing import Preprocessing, is_preprocessing
-from project.export import ExportCLI
 from project.model.networks import build_network, with_channels
 from project.model.normalize import Normalization
 from project.model.pretrained import load_weights
@@ -100,7 +100,7 @@ def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_
     assert len(right) == 120
     assert sum(right) > 108
     for ending in ("onnx", "pt2"):  # which compares probabilities itself
-        call(ExportCLI(), best, f"--output={tmp_path / ending}.{ending}", f"--images={images}")
+        call(export, best, f"--output={tmp_path / ending}.{ending}", f"--images={images}")
         assert "images: uint16 (N, 5, 16, 16)\n" in capsys.readouterr().out
     assert "data:image/jpeg" in report_of(run).read_text()
 

@@ -12,13 +12,10 @@ import pytest
 from lightning.pytorch import Trainer
 
 from benchmarks.__main__ import parser as parse_benchmarks
-from project.check_data import CheckDataCLI
+from project import check_data, export, predict, report
 from project.data import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
-from project.export import ExportCLI
 from project.fit import FitCLI
-from project.predict import PredictCLI
-from project.report import ReportCLI
 from tests import conftest
 from tests.conftest import (
     ONE_CPU,
@@ -144,10 +141,10 @@ def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
 
 
 PARSERS: dict[str, Any] = {
-    "project.check_data": CheckDataCLI().parse,
-    "project.predict": PredictCLI().parse,
-    "project.export": ExportCLI().parse,
-    "project.report": ReportCLI().parse,
+    "project.check_data": check_data.parser().parse_args,
+    "project.predict": predict.parser().parse_args,
+    "project.export": export.parser().parse_args,
+    "project.report": report.parser().parse_args,
     "benchmarks": parse_benchmarks().parse_args,
 }
 BENCHMARKS = re.findall(r"python -m benchmarks\b[^`\n]*", TEXT)

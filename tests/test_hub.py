@@ -10,16 +10,15 @@ import torch
 import yaml
 from PIL import Image
 
+from project import export
 from project.analysis.card import model_card
 from project.analysis.tables import class_rates
 from project.engine import Preprocessing, UserError
-from project.engine.commands.hub import facts, timm_preprocessing
+from project.engine.commands.hub import newest_metrics, timm_preprocessing
 from project.engine.loading.crops import fit_image
-from project.export import ExportCLI
 from project.model import ImageClassifier
 from project.model.networks import build_network
 from project.model.pretrained import find_weights
-from project.model.test_time import ProbabilityNetwork
 from tests.conftest import as_in_a_terminal, call, cases, draw_image
 from tests.distributed.job import classifier, flowers, trainer
 from tests.small import one_line, read_json
@@ -57,7 +56,7 @@ def checkpoint(tmp_path_factory) -> Path:
 
 
 def run(checkpoint: Path, output: str | Path, *args: str) -> None:
-    call(ExportCLI(), checkpoint, f"--output={output}", *args)
+    call(export, checkpoint, f"--output={output}", *args)
 
 
 def probabilities_of_timm(folder: Path, image: Image.Image) -> torch.Tensor:
@@ -143,38 +142,21 @@ def test_classes_that_an_image_may_have_together_get_a_sigmoid(tmp_path):
     assert "was not measured" in (tmp_path / "two" / "README.md").read_text()
 
 
-def test_a_folder_that_is_not_the_checkpoint_is_not_left(checkpoint, tmp_path, monkeypatch):
-    class Tampered(ProbabilityNetwork):
-        def __init__(self, model: ImageClassifier) -> None:
-            super().__init__(model)
-            self.network.get_submodule("fc").bias.data[0] += 0.01
-
-    run(checkpoint, f"{tmp_path}/model/")
-    folder = tmp_path / "model"
-    before = {file: file.read_bytes() for file in folder.iterdir()}
-    monkeypatch.setattr("project.model.test_time.ProbabilityNetwork", Tampered)
-    with pytest.raises(UserError, match="probabilities differ by up to"):
-        run(checkpoint, folder, "--overwrite")
-    assert {file: file.read_bytes() for file in folder.iterdir()} == before
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_overwriting_replaces_an_export_and_nothing_else(checkpoint, workplace, capsys):
+def test_overwriting_replaces_an_export_and_keeps_other_files(checkpoint, workplace, capsys):
     run(checkpoint, "model/")
     Path("model/README.md").write_text("edited")
+    Path("model/notes.txt").write_text("mine")
     assert "is there already" in one_line(lambda: run(checkpoint, "model"), capsys)
     assert Path("model/README.md").read_text() == "edited"
     run(checkpoint, "model", "--overwrite")
     assert "timm.create_model" in Path("model/README.md").read_text()
-    Path("model/notes.txt").write_text("mine")
-    line = one_line(lambda: run(checkpoint, "model", "--overwrite"), capsys)
-    assert "'model' has other files, as 'notes.txt'" in line
-    assert sorted(path.name for path in workplace.iterdir()) == ["model"]
+    assert sorted(path.name for path in workplace.rglob("*")) == sorted(
+        [*FILES, "model", "notes.txt"]
+    )
 
 
 @cases(
     "options reason",
-    ({"arch": "resnet9_slim"}, "timm has no network like resnet9_slim; write an .onnx"),
     (
         {"arch": "resnet18", "arch_args": {"stem": "cifar"}},
         "timm has no network like resnet18 with {'stem': 'cifar'}; write an .onnx",
@@ -191,7 +173,7 @@ def test_the_card_has_the_metrics_of_the_runs_test_by_class(tiny_run):
     path = tiny_run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(path)
     model.class_names[0] = "a | b\n<script>"
-    card = model_card(model, *facts(path))
+    card = model_card(model, model.about, *newest_metrics(str(path), model.about))
     header: Any = yaml.safe_load(card.split("---")[1])
     assert (header["library_name"], header["license"]) == ("timm", "unknown")
     test = read_json(tiny_run / "metrics.json")["test"]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from torch import nn
 
+from project import export
 from project.analysis.plots import read_curves
 from project.data import ImageDataModule
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.engine.run.settings import subclasses
-from project.export import ExportCLI
 from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, call, cases, draw_image, evaluate, fit, label, report_of
 from tests.small import load, one_line, read_json
@@ -96,7 +96,7 @@ def test_an_own_metric_chooses_the_best_checkpoint_and_is_printed(run, best, cap
         lambda best, *args: label(best, "photo.png", *args),
         rb"^[^\n]+\nphoto\.png,[^\n]+,\s*$",
     ),
-    ("own.pt2", lambda *args: call(ExportCLI(), *args), b""),
+    ("own.pt2", lambda *args: call(export, *args), b""),
     (
         "page.html",
         lambda best, *args: report_of(Path(best).parents[1], *args),

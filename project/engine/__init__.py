@@ -64,22 +64,15 @@ Examples:
     ['StopOnNonFinite', 'LastCheckpoint', 'BestCheckpoint']
     >>> class Evaluate(EvaluateCommand):
     ...     description = "Measures a checkpoint."
-    >>> class Predict(PredictCommand):
-    ...     module, description, example = "label", "Labels images.", "best.ckpt photos"
-    ...
-    ...     def model_class(self):
-    ...         return ClassifierModule
-    >>> class Export(ExportCommand):
-    ...     def network_of(self, model):
-    ...         return torch.nn.Sequential(model.network, torch.nn.Softmax(dim=1))
-    >>> class Report(ReportCommand):
-    ...     def render(self, run, about, metrics, sections):
-    ...         return f"<p>{metrics['test']['accuracy']:.1%}</p>"
-    >>> class CheckData(CheckDataCommand):
-    ...     folder_class = Photos
-    ...
-    ...     def show_survey(self, layout, survey):
-    ...         self.say(f"{layout}: {survey['images']} images")
+
+    Commands on files have a parser and call the engine; ``parser.run(main)`` runs them:
+
+    >>> parser = CommandParser(prog="label")
+    >>> _ = parser.add_argument("--output", type=str)
+    >>> def main(options):
+    ...     return label_files(ClassifierModule.load_from_checkpoint("best.ckpt"), options)
+    >>> [function.__name__ for function in (export_model, write_report, check_images)]
+    ['export_model', 'write_report', 'check_images']
 
     A checkpoint opens its model and its data, for predictions in Python:
 
@@ -102,14 +95,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .commands.check_data import CheckDataCommand as CheckDataCommand
-    from .commands.command import (
-        ExportCommand as ExportCommand,
-        PredictCommand as PredictCommand,
-        ReportCommand as ReportCommand,
-    )
+    from .cli.parser import CommandParser as CommandParser
+    from .commands.check_data import check_images as check_images
     from .commands.evaluate import EvaluateCommand as EvaluateCommand
+    from .commands.export import export_model as export_model
     from .commands.fit import CallbackOptions as CallbackOptions, FitCommand as FitCommand
+    from .commands.predict import label_files as label_files
+    from .commands.report import write_report as write_report
     from .errors import UserError as UserError
     from .loading.batch import ArrayDataset as ArrayDataset, ImageBatch as ImageBatch
     from .loading.data_module import ImageDataModule as ImageDataModule
@@ -126,10 +118,11 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _MODULES = {
-    "CheckDataCommand": "commands.check_data",
-    "ExportCommand": "commands.command",
-    "PredictCommand": "commands.command",
-    "ReportCommand": "commands.command",
+    "CommandParser": "cli.parser",
+    "check_images": "commands.check_data",
+    "export_model": "commands.export",
+    "label_files": "commands.predict",
+    "write_report": "commands.report",
     "EvaluateCommand": "commands.evaluate",
     "CallbackOptions": "commands.fit",
     "FitCommand": "commands.fit",

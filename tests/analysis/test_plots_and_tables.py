@@ -1,9 +1,7 @@
 """Plots and tables show the numbers that they are given, whatever the names; calibration is torchmetrics' and a search's."""
 
 import io
-import json
 import os
-import resource
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,6 @@ from project.analysis.plots import (
 )
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.engine import UserError
-from project.engine.commands.command import OutputFile
 from project.model.metrics import macro_f1
 from tests.conftest import cases
 
@@ -240,29 +237,3 @@ def test_rates_stand_beside_their_counts_in_columns_and_every_class_has_a_row(cl
     assert cells["macro F1"].split() == [f"{measured['f1']:.4f}"] * 2
     assert cells["loss"].split() == ["0.1235"] * 2
     assert cells.get("top5", "").count(f"(7/{measured['total']})") == (2 if classes > 5 else 0)
-
-
-def test_a_file_of_metrics_is_whole_or_as_it_was(tmp_path):
-    output = OutputFile("--output", str(path := tmp_path / "metrics.json"))
-    output.write_json({"accuracy": 0.5})
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    try:
-        with pytest.raises(
-            UserError, match=r"^--output: '.*' cannot be written \(File too large\)$"
-        ):
-            output.write_json({"accuracy": [0.25] * 99})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert json.loads(path.read_text()) == {"accuracy": 0.5}
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_links_and_pipes_are_written_to(tmp_path):
-    (tmp_path / "link.json").symlink_to("target.json")
-    read, write = os.pipe()  # as behind /dev/stdout
-    for place in (tmp_path / "link.json", f"/dev/fd/{write}"):
-        OutputFile("--output", str(place)).write_json({"accuracy": 0.5})
-    os.close(write)
-    with open(read) as pipe:
-        assert pipe.read() == (tmp_path / "target.json").read_text()

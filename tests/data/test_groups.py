@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from project.check_data import CheckDataCLI
+from project import check_data
 from project.data import CSVDataModule, FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.splits import cut_groups, hashed_split
@@ -106,7 +106,7 @@ def test_a_folder_and_a_csv_are_cut_alike(root):
 
 def test_check_data_counts_groups(root, capsys):
     args = [str(root), f"--group={PATTERN}", "--split_seed=9", f"--output={root / 'found.json'}"]
-    assert call(CheckDataCLI(), *args) == 0
+    assert call(check_data, *args) == 0
     assert json.loads((root / "found.json").read_text())["groups"] == 12
     printed = capsys.readouterr().out
     assert "12, each in one split" in printed

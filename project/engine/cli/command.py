@@ -4,7 +4,7 @@ import json
 import sys
 import textwrap
 from argparse import Action
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -102,7 +102,6 @@ class Command(LightningCLI):
                 "prog": program,
                 "description": self.description,
                 "epilog": "\n  ".join(examples),
-                "allow_abbrev": False,
             },
             subclass_mode_data=True,
             subclass_mode_model=isinstance(self.build_model, type),
@@ -117,16 +116,16 @@ class Command(LightningCLI):
         parser.link_arguments("seed_everything", "data.init_args.seed")
         parser.set_defaults(dict(self.defaults))
 
-    def default_classes(self, line: CommandLine) -> Mapping[str, type]:
-        """Returns the classes of ``data`` and ``model`` if none is named."""
+    def default_classes(self, line: CommandLine, named: Collection[str]) -> Mapping[str, type]:
+        """Returns the classes of ``data`` and ``model`` that are not named."""
         return self.classes
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
         line = CommandLine(sys.argv[1:] if args is None else map(str, args))
-        classes = {**self.default_classes(line)}
-        classes |= line.take_classes(self.bases, self.path_classes)
+        named = line.take_classes(self.bases, self.path_classes)
+        classes = {**self.default_classes(line, named), **named}
         helps = {"-h": self.short_help, "--help": self.short_help, "--help-all": self.full_help}
         for word in helps.keys() & {*line.words}:
             sys.stdout.write(helps[word](parser))

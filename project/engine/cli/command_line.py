@@ -29,7 +29,7 @@ from ..errors import UserError, first_sentence, listed
 from ..run.progress import note
 from ..run.safe_yaml import read_yaml
 from ..run.settings import subclasses
-from .parser import closest
+from .parser import closest, import_modules
 
 Options = dict[str, object]
 """Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` is the class."""
@@ -71,6 +71,8 @@ class CommandLine:
         for word in self.words:
             option, _, value = word.partition("=")
             key = full_name(option)
+            if option == "--import":  # before its classes are named
+                import_modules(value)
             if option in ("-c", "--config"):
                 self.configs.append(read_config(value))
             elif word.startswith("--") and key in _CLASS_KEYS and not _NO_CLASS.match(value):

@@ -6,16 +6,16 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 import json
 import re
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from difflib import get_close_matches
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
 from ..upstream import options_of
-from .entry import end_with_error
+from .entry import end_with_error, run_command
 
 _LABEL = 40  # columns of an option's name
 
@@ -30,12 +30,28 @@ class CommandParser(ArgumentParser):
         >>> _ = parser.add_argument("--top_k", type=int, default=1, help="Classes to name.")
         >>> parser.parse_args(["--top_k", "3"]).top_k
         3
+
+        A script ends with ``parser.run(main)``, where ``main`` takes these options.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False} | kwargs)
 
     def add_import(self) -> None:
         """Adds ``--import``, whose modules are imported as it is parsed."""
         text = "Your module of the checkpoint's model, network or data"
         self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
+
+    def add_arguments_of(self, theclass: type, names: Collection[str]) -> None:
+        """Adds some arguments of a constructor as options."""
+        from .command_line import accepted  # here, as it imports torch
+
+        others = accepted(theclass).keys() - {*names}
+        self.add_method_arguments(theclass, "__init__", as_group=False, skip=others)
+
+    def run(self, command: Callable[[Namespace], object]) -> NoReturn:
+        """Parses the command line and runs a command as a program, see :func:`run_command`."""
+        run_command(lambda: command(self.parse_args()))
 
     def format_help(self, formatter: HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""

@@ -1,117 +1,79 @@
 """Workings of ``check_data``: a survey of every image, and whether training accepts the data."""
 
+import json
 import re
 import shlex
 import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from jsonargparse import Namespace
 
 from ..cli.command_line import accepted
-from ..cli.parser import CommandParser
 from ..errors import UserError
-from ..loading.check import leave_out, survey
+from ..loading.check import survey
 from ..loading.image_files import ImageFilesDataModule
-from ..run.progress import note
-from .command import FileCommand, OutputFile
-
-_OPTIONS = (
-    "val_fraction",
-    "test_fraction",
-    "split_seed",
-    "group",
-    "label_from",
-    "channels",
-    "bits",
-)
-_OF_CSV = ("root", "path_column", "label_column", "split_column")
+from .output import output_file
 
 
-class CheckDataCommand(FileCommand):
-    """Reads every image of a folder or a CSV once, and says whether ``fit`` can train on it.
+def check_images(
+    options: Namespace,
+    folder_class: type[ImageFilesDataModule],
+    table_class: type[ImageFilesDataModule],
+) -> dict[str, Any]:
+    """Reads every image of a folder or a table once, and says whether ``fit`` can train on it.
 
-    A subclass has the data modules of both, and prints.
+    Args:
+        options: ``data``; ``output``, a JSON file for all that was found; and arguments of the data
+            module of a table.
+        folder_class: The data module of a folder.
+        table_class: The data module of a table.
+
+    Returns:
+        What :func:`..loading.check.survey` returns, ``layout``, and ``flags``, the options of
+        ``fit`` for the data. ``refusal`` is None, or why ``fit`` would refuse the data.
     """
+    warnings.filterwarnings("ignore", module="PIL")  # on what it gets over
+    output = options.output and output_file("--output", options.output)
+    facts: dict[str, Any] = {"data": options.data, "refusal": None}
+    try:
+        _check(options, folder_class, table_class, facts)
+    except UserError as error:  # whose options have shorter names here
+        text = re.sub(r"^--data\.(root|file): ", "", str(error))
+        facts["refusal"] = re.sub(r"--data\.(?!on_bad_image)", "--", text)
+    facts["trains"] = facts["refusal"] is None
+    if output:
+        output.write_text(json.dumps(facts, indent=2) + "\n")
+    return facts
 
-    folder_class: ClassVar[type[ImageFilesDataModule]]
-    csv_class: ClassVar[type[ImageFilesDataModule]]
 
-    def show_survey(self, layout: str, survey: dict[str, Any]) -> None:
-        """Prints what is there."""
-
-    def show_commands(self, flags: str) -> None:
-        """Prints commands that train on the data, which the flags name."""
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Adds the options, those of the data module of a CSV among them."""
-        option = parser.add_argument
-        option("data", type=str, help="A folder or a CSV, as --data of fit takes it.")
-        output = "A JSON file for everything that was found."
-        option("--output", type=str | None, default=None, help=output)
-        others = accepted(self.csv_class).keys() - {*_OPTIONS, *_OF_CSV}
-        parser.add_method_arguments(self.csv_class, "__init__", as_group=False, skip=others)
-
-    def run(self, options: Namespace) -> int:
-        """Checks, prints, and writes the JSON file; returns 1 if ``fit`` would refuse the data."""
-        warnings.filterwarnings("ignore", module="PIL")  # on what it gets over
-        arguments = self._arguments(options)
-        output = OutputFile("--output", options.output)
-        if options.output is not None:
-            output.require_writable()
-        facts: dict[str, Any] = {"data": options.data}
-        refusal = None
-        try:
-            self._check(arguments, facts)
-        except UserError as error:  # whose options have shorter names here
-            refusal = re.sub(r"^--data\.(root|file): ", "", str(error))
-            refusal = re.sub(r"--data\.(?!on_bad_image)", "--", refusal)
-        if options.output is not None:
-            output.write_json(facts | {"trains": refusal is None, "refusal": refusal})
-        if refusal is not None:
-            note(f"error: {refusal}")
-            return 1
-        self.show_commands(self._flags(arguments, facts))
-        return 0
-
-    def _arguments(self, options: Namespace) -> dict[str, Any]:
-        """Returns the arguments of the data module, the folder or file first."""
-        defaults = accepted(self.csv_class)
-        names = (*_OF_CSV, *_OPTIONS)
-        changed = {name: options[name] for name in names if options[name] != defaults[name]}
-        path = Path(options.data).expanduser()
-        if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
-            return {"file": options.data} | changed
-        for name in changed:
-            if name in _OF_CSV:
-                raise UserError(f"--{name} requires a CSV, but '{options.data}' is none")
-        return {"root": options.data} | changed
-
-    def _check(self, arguments: dict[str, Any], facts: dict[str, Any]) -> None:
-        """Adds to the facts, prints them, and raises a UserError if training would."""
-        data_class = self.csv_class if "file" in arguments else self.folder_class
-        data = data_class(**arguments)
-        files = data.files()
-        facts |= survey(data.images_root, files, data.bands)
-        if "group" in arguments:
-            facts["groups"] = len(data.splits_of_groups(files))
-        self.show_survey(data.layout, facts)
-        unreadable = {
-            str(data.images_root / entry["file"]): entry["reason"] for entry in facts["unreadable"]
-        }
-        if unreadable:
-            leave_out(files, unreadable)
-            raise UserError(
-                f"{len(unreadable):,} of {facts['images']:,} files cannot be read as images; repair"
-                " or remove them, or skip them with --data.on_bad_image skip"
-            )
-
-    def _flags(self, arguments: dict[str, Any], facts: dict[str, Any]) -> str:
-        """Returns the options of ``fit`` for this data, with a batch size that fits its images."""
-        (_, path), *others = arguments.items()
-        flags = [f"--data {shlex.quote(path)}"]
-        flags += [f"--data.{name} {shlex.quote(str(value))}" for name, value in others]
-        images = sum(counts["train"] for counts in facts["classes"].values())
-        if images < accepted(self.csv_class)["batch_size"]:
-            flags.append(f"--data.batch_size {max(1, images // 2)}")
-        return " ".join(flags)
+def _check(
+    options: Namespace,
+    folder_class: type[ImageFilesDataModule],
+    table_class: type[ImageFilesDataModule],
+    facts: dict[str, Any],
+) -> None:
+    """Adds to the facts, and raises a UserError if training would refuse the data."""
+    defaults = accepted(table_class)
+    changed = {name: value for name, value in options.items() if value != defaults.get(name, value)}
+    path = Path(options.data).expanduser()
+    if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
+        data = table_class(file=options.data, **changed)
+    elif others := changed.keys() - (accepted(folder_class).keys() - {"root"}):
+        raise UserError(f"--{min(others)} requires a CSV, but '{options.data}' is none")
+    else:
+        data = folder_class(root=options.data, **changed)
+    files = data.files()
+    facts |= survey(data.images_root, files, data.bands) | {"layout": data.layout}
+    if data.group is not None:
+        facts["groups"] = len(data.splits_of_groups(files))
+    images = len(files["train"].paths)
+    if images < data.batch_size:
+        changed["batch_size"] = max(1, images // 2)
+    flags = [f"--data.{name} {shlex.quote(str(value))}" for name, value in changed.items()]
+    facts["flags"] = " ".join([f"--data {shlex.quote(options.data)}", *flags])
+    if unreadable := facts["unreadable"]:
+        raise UserError(
+            f"{len(unreadable):,} of {facts['images']:,} files cannot be read as images; repair or"
+            " remove them, or skip them with --data.on_bad_image skip"
+        )

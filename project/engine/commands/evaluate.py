@@ -1,6 +1,8 @@
 """Workings of ``evaluate``: a checkpoint's data opened again, measured exactly, and written."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import csv
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -8,25 +10,18 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..cli.command import ClassParser, Command
-from ..cli.command_line import CommandLine, find_class
+from ..cli.command_line import CommandLine
 from ..cli.entry import run_command
-from ..cli.parser import import_modules
 from ..errors import UserError
 from ..loading.image_files import ImageFilesDataModule
-from ..loading.remembered import (
-    remembered_data,
-    require_datasets,
-    require_there,
-    was_trained_on,
-)
+from ..loading.remembered import remembered_data, require_datasets, require_there, was_trained_on
 from ..loading.scan import spelt
-from ..preprocessing import Preprocessing, bands_of
+from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, read_checkpoint
-from ..run.rows import Row, RowWriter
 from ..run.settings import plain_options
 from ..training.module import ClassifierModule
 from ..training.predictions import Predictions
-from .command import OutputFile
+from .output import CSV, default_file, output_file
 
 COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
 
@@ -39,30 +34,22 @@ class EvaluateCommand(Command):
 
     class_rates: Callable[[Mapping[str, Any]], Sequence[Mapping[str, float]]]
     """Computes the rates of each class from metrics; a static method."""
+    _about: About
 
-    def default_classes(self, line: CommandLine) -> dict[str, type]:
+    def default_classes(self, line: CommandLine, named: Collection[str]) -> Mapping[str, type]:
         """Returns the data that the checkpoint was trained with."""
-        if not line.positionals and not any("help" in word for word in line.words):
-            raise UserError("the checkpoint is missing; see --help")
-        for names in line.values("--import"):
-            import_modules(names)
-        roots = ("--data.root", "--data.init_args.root")
-        self._root_is_given = any(word.startswith(roots) for word in line.words)
-        self._remembered: dict[str, Any] = {}
         if not line.positionals:  # as with --help
             return {}
-        self._about: About = read_checkpoint(line.positionals[-1])[ABOUT]
-        *_, data = ("", *line.values("--data"))
+        self._about = read_checkpoint(line.positionals[-1])[ABOUT]
         try:
-            # imports the user's own module, so that the checkpoint's class is found by its name
-            find_class(self.data_class, data)
             cls, self._remembered = remembered_data(self._about)
-            if not any(word.startswith(("--data", "--config", "-c")) for word in line.words):
-                require_datasets(self._about, ())
         except UserError:
-            if data:
-                return {}  # it is named, so nothing need be remembered
-            raise
+            if "data" not in named:
+                raise
+            self._remembered: dict[str, Any] = {}
+            return {}
+        if "data.root" in line.names:
+            self._remembered.pop("root", None)
         self.default_arguments = {cls: self._remembered}
         return {"data": cls}
 
@@ -103,23 +90,21 @@ class EvaluateCommand(Command):
         """Measures, writes the metrics, and shows them."""
         checkpoint = self.config.checkpoint
         split = self.config.split
-        beside = Path(checkpoint).with_suffix(f".{split}.metrics.json")
-        output = OutputFile("--output", self.config.output, default=beside)
-        files = [output]
-        if self.config.output_predictions:
-            files.append(OutputFile("--output_predictions", self.config.output_predictions))
+        name = self.config.output
+        if name is None:
+            name = default_file(Path(checkpoint).with_suffix(f".{split}.metrics.json"))
+        output = output_file("--output", name)
+        if predictions := self.config.output_predictions:
+            predictions = output_file("--output_predictions", predictions)
         self._require_fitting_data()
         if split == "all":
             self._take_all()
-        if self.trainer.is_global_zero:
-            for file in files:
-                file.require_writable()
         measure = self.trainer.validate if split == "val" else self.trainer.test
         measure(self.model, datamodule=self.datamodule, verbose=False)
         if not self.trainer.is_global_zero:
             return
-        for file in files[1:]:
-            self._write_predictions(file)
+        if predictions:
+            self._write_predictions(predictions)
         data = type(self.datamodule)
         metrics = {
             "checkpoint": checkpoint,
@@ -132,36 +117,35 @@ class EvaluateCommand(Command):
         }
         rates = self.class_rates(metrics)
         metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
-        output.write_json(metrics)
+        output.write_text(json.dumps(metrics, indent=2) + "\n")
         self.show_results(metrics, split)
-        self.say(f"\n  written to {output.path}")
+        self.say(f"\n  written to {output}")
 
-    def _write_predictions(self, file: OutputFile) -> None:
+    def _write_predictions(self, path: Path) -> None:
         """Writes a row for each image."""
         if self.model.predictions is None:
             kind = type(self.model).__name__
             raise UserError(f"--output_predictions needs a {kind} whose steps measure with indices")
-        with file.replaced() as target, RowWriter.open(target, COLUMNS) as writer:
-            writer.write(rows_of(self.model.predictions, self.model))
-        self.say(f"  each image's prediction is in {file.path}\n")
+        with open(path, "w", **CSV) as file:
+            rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            rows.writeheader()
+            rows.writerows(rows_of(self.model.predictions, self.model))
+        self.say(f"  each image's prediction is in {path}\n")
 
     def _require_fitting_data(self) -> None:
-        """Refuses classes, image sizes and fits other than in training; notes other resizing."""
+        """Refuses classes, image sizes and fits other than in training."""
         path, data, about = self.config.checkpoint, self.datamodule, self._about
-        if not self._root_is_given:
-            require_there(data, self._remembered)
+        require_there(data, self._remembered)
         data.expect_classes(self.model.class_names, path)
         if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
             require_datasets(about, data.hparams)
-        now, then = (_described(part.preprocessing) for part in (data, self.model))
-        for option, value in now.items():
-            if option != "resize" and value != then[option]:
+        trained = _as_options(self.model.preprocessing)
+        for option, value in _as_options(data.preprocessing).items():
+            if value != trained[option]:
                 raise UserError(
-                    f"'{path}' was trained with --data.{option} {then[option]}, but would get"
+                    f"'{path}' was trained with --data.{option} {trained[option]}, but would get"
                     f" {value}"
                 )
-        if now["resize"] != then["resize"]:
-            self.note(f"images are scaled to {now['resize']}; in training it was {then['resize']}")
 
     def _take_all(self) -> None:
         """Measures all images of a data module of files, unless it was trained on some of them."""
@@ -179,32 +163,32 @@ class EvaluateCommand(Command):
             self.note("the images of training are not here, so these may be among them")
 
 
-def _described(preprocessing: Preprocessing) -> dict[str, Any]:
-    """Returns the preprocessing as the options that decide it."""
-    interpolation = preprocessing.get("interpolation", "bilinear")
+def _as_options(preprocessing: Preprocessing) -> dict[str, object]:
+    """Returns the options of data that decide what a network sees, but for its exact scale."""
     return {
         "image_size": preprocessing["crop"],
         "fit": preprocessing.get("fit", "crop"),
         "channels": len(preprocessing["mean"]),
-        "bits": (bands_of(preprocessing) or (3, 8))[1],
-        "resize": f"{preprocessing['resize']} pixels, {interpolation}",
+        "bits": preprocessing.get("bits", 8),
     }
 
 
-def rows_of(predictions: Predictions, model: ClassifierModule) -> Iterator[Row]:
+def rows_of(predictions: Predictions, model: ClassifierModule) -> Iterator[dict[str, object]]:
     """Makes a row for each image of a split."""
     images = predictions.images
     files = getattr(images, "files", None)
     known = predictions.known.tolist()
     correct = predictions.correct.tolist()
+    confidence = predictions.confidence.numpy()  # float32, which has the shortest text
     for at, index in enumerate(predictions.indices.tolist()):
-        row: dict[str, object] = dict.fromkeys(COLUMNS)
-        row["path"] = images.name(index) if files is None else spelt(str(files[index]))
+        path = images.name(index) if files is None else spelt(str(files[index]))
         if known[at]:
-            row["label"] = model.label_names(predictions.predicted[at])
-            row["confidence"] = float(predictions.confidence[at])
-            row["true_label"] = model.label_names(predictions.labels[at])
-            row["correct"] = correct[at]
+            yield {
+                "path": path,
+                "label": model.label_names(predictions.predicted[at]),
+                "confidence": confidence[at],
+                "true_label": model.label_names(predictions.labels[at]),
+                "correct": json.dumps(correct[at]),
+            }
         else:
-            row["error"] = "has no label, or cannot be read as an image"
-        yield row
+            yield {"path": path, "error": "has no label, or cannot be read as an image"}

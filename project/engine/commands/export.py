@@ -3,10 +3,12 @@
 import io
 import json
 import logging
+import math
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from jsonargparse import Namespace
@@ -18,20 +20,14 @@ from ..errors import UserError
 from ..loading.files import prepare
 from ..loading.scan import image_paths
 from ..preprocessing import Preprocessing, bands_of, empty_images
-from ..run.files import whole_file
+from ..run.checkpoint import About
 from ..run.progress import note
+from ..training.module import ClassifierModule
 from . import hub
-from .command import OutputFile
+from .output import output_file
 
 Classify = Callable[[Tensor], Tensor]
 """Takes images, (N, channels, crop, crop), and returns probabilities, float32 (N, classes)."""
-NetworkOf = Callable[[Any], nn.Module]
-"""Makes a network of a model that maps images, as its preprocessing says, to probabilities.
-
-Its submodule ``network`` maps normalised images to logits.
-"""
-CardOf = Callable[[Any, dict[str, Any], str, dict[str, Any]], str]
-"""Describes a model in Markdown, see ``ExportCommand.card``."""
 
 TOLERANCE = 1e-4
 """The largest difference of a probability; float32 on other kernels differs by less than 1e-5."""
@@ -39,45 +35,42 @@ _COMPARED = 128  # images, at most
 _BATCH = 16
 
 
-class Exported(NamedTuple):
-    """An exported file, the images that it was compared on, and the largest difference."""
-
-    path: Path
-    model: Any
-    images: Tensor
-    difference: float
-
-
 def export_model(
-    model_class: Any, network_of: NetworkOf, card_of: CardOf, options: Namespace
-) -> Exported:
+    model: ClassifierModule,
+    network: nn.Module,
+    card: Callable[[Any, About, str, dict[str, Any]], str],
+    options: Namespace,
+) -> tuple[Tensor, float]:
     """Writes a checkpoint's model, and compares what both compute; if they differ, nothing is left.
 
     Args:
-        model_class: The base class of models.
-        network_of: Makes the network to export.
-        card_of: Describes the model, for a folder.
+        model: The model that is loaded from the checkpoint.
+        network: A network from pixels to probabilities, which is exported. Its submodule
+            ``network`` maps normalised images to logits.
+        card: Describes a model, by what its checkpoint says of itself, the split that was measured
+            and its metrics, in Markdown; for a folder.
         options: The options of ``export``.
+
+    Returns:
+        The images that both were compared on, and the largest difference of a probability.
     """
-    output = OutputFile("--output", options.output)
-    is_folder = hub.is_folder(options.output)
-    ending = "/" if is_folder else output.path.suffix
+    path = Path(options.output)
+    is_folder = options.output.endswith("/") or path.is_dir()
+    ending = "/" if is_folder else path.suffix
     if ending not in _FORMATS:
-        raise UserError(f"--output must end in {' or '.join(_FORMATS)}, got '{output.path}'")
-    if is_folder:
-        with output.one_line_errors():
-            hub.require_free(output.path, options.overwrite)
-    else:
-        output.require_new(options.overwrite)
+        raise UserError(f"--output must end in {' or '.join(_FORMATS)}, got '{path}'")
+    written = path / hub.CONFIG if path.is_dir() else path
+    output_file("--output", written, options.overwrite)
     write, load, packages = _FORMATS[ending]
     for package in packages:
         import_module(package)  # names the one that is missing, before any work
-    model = model_class.load_from_checkpoint(options.checkpoint).eval()
-    about: Preprocessing = model.preprocessing
+    about = model.preprocessing
     images = _images_of(options.images, about) if options.images else generated_images(about)
-    network = network_of(model).eval().requires_grad_(False)  # or no result could become an array
-    with output.one_line_errors(), whole_file(output.path) as partial:
-        note(f"writing {output.path}…")
+    model.eval()
+    network.eval().requires_grad_(False)  # or no result could become an array
+    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
+        partial = Path(scratch) / path.name
+        note(f"writing {options.output}…")
         write(network, model, partial)
         with torch.inference_mode():
             expected = model.predict_step(images, 0)
@@ -91,29 +84,28 @@ def export_model(
                 f" by up to {difference:.2g}, so nothing was written"
             )
         if is_folder:
-            hub.write_card(partial, card_of(model, *hub.facts(Path(options.checkpoint))))
-    return Exported(output.path, model, images, difference)
+            text = card(model, model.about, *hub.newest_metrics(options.checkpoint, model.about))
+            hub.move_folder(partial, path, text)
+        else:
+            partial.replace(path)
+    return images, difference
 
 
 def generated_images(preprocessing: Preprocessing, count: int = 32) -> Tensor:
-    """Generates blurred noise, (N, channels, crop, crop), with much contrast and with little."""
+    """Generates smooth and noisy images, (N, channels, crop, crop)."""
     images = empty_images(count, preprocessing).contiguous()
     generator = torch.Generator().manual_seed(0)
-    coarse = torch.rand(*images.shape[:2], 6, 6, generator=generator)
-    most = torch.iinfo(images.dtype).max
-    contrast = torch.linspace(0.2, 2, count).view(-1, 1, 1, 1)
+    coarse = 3 * torch.rand(*images.shape[:2], 6, 6, generator=generator) - 1
     smooth = interpolate(coarse, size=images.shape[2:], mode="bicubic")
-    grain = 0.1 * torch.randn(images.shape, generator=generator)
-    return (most * ((smooth - 0.5) * contrast + 0.5 + grain)).clamp(0, most).to(images.dtype)
+    return (smooth.clamp(0, 1) * torch.iinfo(images.dtype).max).to(images.dtype)
 
 
 def _images_of(folder: str, preprocessing: Preprocessing) -> Tensor:
     """Reads images from all parts of a folder."""
-    bands = bands_of(preprocessing)
-    paths = sorted(image_paths([folder], note=lambda _: None, bands=bands))
-    if not Path(folder).is_dir() or not paths:
-        raise UserError(f"--images: there are no images in a folder '{folder}'")
-    chosen = paths[:: -(-len(paths) // _COMPARED)]
+    paths = sorted(image_paths([folder], lambda _: None, bands_of(preprocessing)))
+    if not paths:
+        raise UserError(f"--images: there are no images in '{folder}'")
+    chosen = paths[:: math.ceil(len(paths) / _COMPARED)]
     return torch.stack([prepare(path, preprocessing) for path in chosen])
 
 
@@ -130,7 +122,7 @@ def trace(network: nn.Module, preprocessing: Preprocessing) -> ExportedProgram:
     return program
 
 
-def metadata(model: Any) -> dict[str, str]:
+def metadata(model: ClassifierModule) -> dict[str, str]:
     """Returns names, thresholds and preprocessing for a file: text as it is, all else as JSON."""
     defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
     about = {**defaults, "class_names": model.class_names, **model.preprocessing}
@@ -142,7 +134,7 @@ def metadata(model: Any) -> dict[str, str]:
     }
 
 
-def write_pt2(network: nn.Module, model: Any, path: Path) -> None:
+def write_pt2(network: nn.Module, model: ClassifierModule, path: Path) -> None:
     """Writes a program that torch runs without this project, with metadata in its extra files."""
     content = io.BytesIO()  # torch's own writer aborts the process where the disk is full
     program = trace(network, model.preprocessing)
@@ -155,7 +147,7 @@ def load_pt2(path: Path) -> Classify:
     return torch.no_grad()(torch.export.load(path).module())
 
 
-def write_onnx(network: nn.Module, model: Any, path: Path) -> None:
+def write_onnx(network: nn.Module, model: ClassifierModule, path: Path) -> None:
     """Writes one file of ONNX with its weights and metadata inside."""
     import onnx
 

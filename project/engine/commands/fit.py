@@ -15,6 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
 from ..cli.command import Command
+from ..cli.command_line import full_name
 from ..cli.entry import run_command
 from ..cli.trainer import require_sound_run
 from ..errors import LocalError, NonFiniteError, UserError, listed
@@ -262,16 +263,11 @@ class FitCommand(Command):
 
     def data_flags(self) -> list[str]:
         """Returns the options that no checkpoint remembers: datasets' classes and arguments."""
-        flags = []
-        for name in self.datamodule.not_remembered:
-            source = self.config.data.init_args.get(name)
-            if isinstance(source, str):  # a function, which has no options
-                flags.append(f"--data.{name}={source}")
-            if isinstance(source, str | None):
-                continue
-            flags.append(f"--data.{name}={source.class_path}")
-            for option, value in source.get("init_args", {}).items():
-                if value is not None:
-                    text = value if isinstance(value, str) else json.dumps(value, default=str)
-                    flags.append(f"--data.{name}.{option}={text}")
-        return flags
+        data = self.config.data.init_args
+        options = {name: data.get(name) for name in self.datamodule.not_remembered}
+        chosen = Namespace(options)  # type: ignore[no-untyped-call]
+        return [
+            f"--{full_name(f'data.{name}')}={value if isinstance(value, str) else json.dumps(value)}"
+            for name, value in vars(chosen.as_flat()).items()
+            if value is not None
+        ]

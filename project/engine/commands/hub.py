@@ -12,30 +12,16 @@ from torch import Tensor, nn
 
 from ..errors import LINES, UserError, printable
 from ..preprocessing import Preprocessing
-from ..run.checkpoint import ABOUT, read_checkpoint
+from ..run.checkpoint import About
 from ..run.folder import read_metrics
+from ..training.module import ClassifierModule
 
-_CARD = "README.md"
-_FILES = {"model.safetensors", "config.json", _CARD}
+CONFIG = "config.json"
 _CROP_MODES = {"crop": "center", "squash": "squash", "pad": "border"}
 """timm's names of the rules that fit an image to a square."""
 
 
-def is_folder(output: str) -> bool:
-    """Returns True for the path of a folder, which may not exist yet."""
-    return output.endswith("/") or Path(output).is_dir()
-
-
-def require_free(folder: Path, overwrite: bool) -> None:
-    """Refuses a folder that has other files than an export, or any without ``overwrite``."""
-    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if others := names - _FILES:
-        raise UserError(f"--output: '{folder}' has other files, as '{min(others)}'; name a new one")
-    if names and not overwrite:
-        raise UserError(f"--output: '{folder}' is there already; give another name, or --overwrite")
-
-
-def write_folder(network: nn.Module, model: Any, folder: Path) -> None:
+def write_folder(network: nn.Module, model: ClassifierModule, folder: Path) -> None:
     """Writes weights and timm's configuration, with preprocessing and class names.
 
     Args:
@@ -49,11 +35,11 @@ def write_folder(network: nn.Module, model: Any, folder: Path) -> None:
     activation = "softmax" if model.has_one_class else "sigmoid"
     about = {"label_names": model.class_names, "activation": activation}
     if model.thresholds:
-        about["thresholds"] = [*model.thresholds.values()]
+        about |= {"thresholds": [*model.thresholds.values()]}
     save_for_hf(twin, str(folder), about, timm_args(model), safe_serialization=True)
 
 
-def timm_twin(network: nn.Module, model: Any) -> nn.Module:
+def timm_twin(network: nn.Module, model: ClassifierModule) -> nn.Module:
     """Builds timm's network of the same name and layers, with the same weights."""
     import timm
 
@@ -79,7 +65,7 @@ def timm_twin(network: nn.Module, model: Any) -> nn.Module:
     )
 
 
-def timm_args(model: Any) -> dict[str, Any]:
+def timm_args(model: ClassifierModule) -> dict[str, Any]:
     """Returns the arguments of timm's network."""
     channels = len(model.preprocessing["mean"])
     args = dict(model.arch_args or {}) if model.arch.startswith("timm/") else {}
@@ -121,7 +107,7 @@ def load_folder(folder: Path) -> Callable[[Tensor], Tensor]:
     network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     config = resolve_model_data_config(network)  # type: ignore[no-untyped-call]
     mean, std = (torch.tensor(config[name]).view(-1, 1, 1) for name in ("mean", "std"))
-    about = json.loads((folder / "config.json").read_text())
+    about = json.loads((folder / CONFIG).read_text())
 
     @torch.inference_mode()
     def classify(images: Tensor) -> Tensor:
@@ -132,21 +118,24 @@ def load_folder(folder: Path) -> Callable[[Tensor], Tensor]:
     return classify
 
 
-def facts(checkpoint: Path) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """Returns a checkpoint's facts about itself, a split, and the newest metrics of that split.
+def newest_metrics(checkpoint: str, about: About) -> tuple[str, dict[str, Any]]:
+    """Returns the split that was measured last, ``test`` or ``val``, and its metrics.
 
-    They are those of the run's test if it is the ``best.ckpt`` of a finished run.
+    They are those of the run's test if it is the ``best.ckpt`` of a finished run; the split is
+    empty if none was measured.
     """
-    about = read_checkpoint(checkpoint)[ABOUT]
-    if checkpoint.name == "best.ckpt":
+    path = Path(checkpoint).absolute()
+    if path.name == "best.ckpt":
         with suppress(UserError):  # it is in no finished run
-            return about, "test", read_metrics(checkpoint.resolve().parents[1])["test"]
-    for split in ("test", "val"):
-        if split in about["metrics"]:
-            return about, split, about["metrics"][split]
-    return about, "", {}
+            return "test", read_metrics(path.parents[1])["test"]
+    measured = [split for split in ("test", "val") if split in about["metrics"]]
+    split = "".join(measured[:1])
+    return split, about["metrics"].get(split, {})
 
 
-def write_card(folder: Path, text: str) -> None:
-    """Writes the model card; control characters are escaped."""
-    (folder / _CARD).write_text(printable(text, keep=LINES), "utf-8", "backslashreplace")
+def move_folder(written: Path, folder: Path, card: str) -> None:
+    """Adds the model card, and moves the files to the folder that they are for."""
+    (written / "README.md").write_text(printable(card, keep=LINES), "utf-8", "backslashreplace")
+    folder.mkdir(exist_ok=True)
+    for file in written.iterdir():
+        file.replace(folder / file.name)

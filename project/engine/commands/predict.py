@@ -1,43 +1,46 @@
 """Workings of ``predict``: a row for each image file, in their order."""
 
+import csv
+import io
 import math
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
-from itertools import zip_longest
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jsonargparse import Namespace
-from lightning.pytorch import LightningModule, Trainer
-from torch import Tensor, distributed
-from torch.utils.data import DataLoader
+from lightning.pytorch import Callback, LightningDataModule, Trainer
+from torch import Tensor
+from torch.utils.data import DistributedSampler
+from tqdm import tqdm
 
 from ..cli.entry import quiet_libraries
 from ..cli.trainer import ExactTrainer
-from ..errors import UserError, require
+from ..errors import UserError, printable
 from ..hardware import usable_cores
-from ..loading.batch import ImageBatch
-from ..loading.files import path_loader, why_unreadable
+from ..loading.files import FileDataset, why_unreadable
+from ..loading.paths import Paths
 from ..loading.scan import image_paths, listed_paths, spelt
-from ..preprocessing import bands_of
+from ..loading.workers import LazyDataLoader, image_loader
+from ..preprocessing import Preprocessing, bands_of
+from ..run.files import whole_file
 from ..run.progress import note, progress_bar
-from ..run.rows import Row, RowWriter, open_vectors, resume_rows, write_vectors
+from ..training.module import ClassifierModule
 from ..training.predictions import QUIET
-from .command import OutputFile
+from .output import CSV, output_file
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 
 
-def label_files(model_class: Any, options: Namespace) -> int:
+def label_files(model: ClassifierModule, options: Namespace) -> int:
     """Labels files and writes a row for each, as the options of ``predict`` say.
 
     Args:
-        model_class: The base class of models.
+        model: The model; ``--embeddings`` needs its ``network_head``.
         options: The command's options.
 
     Returns:
@@ -45,180 +48,178 @@ def label_files(model_class: Any, options: Namespace) -> int:
     """
     quiet_libraries()  # again, as Lightning sets its loggers' levels when it is imported
     warnings.filterwarnings("ignore", module="PIL", category=UserWarning)  # on what it gets over
-    model = model_class.load_from_checkpoint(options.checkpoint)
-    if options.flips and model.test_time_augmentation is None:
-        model.test_time_augmentation = "flip"
-    # the labeller deals the files itself
-    trainer = ExactTrainer(**options.trainer, **QUIET, use_distributed_sampler=False)
+    warnings.filterwarnings("ignore", message="Total length .* is zero")  # with --resume
+    files = NamedFiles(model.preprocessing, options)
+    writer = RowWriter(files, options)
+    trainer = ExactTrainer(**options.trainer, **QUIET, callbacks=[writer])
+    predict = partial(trainer.predict, model, datamodule=files, return_predictions=False)
     if not trainer.is_global_zero:
-        return _run(trainer, Labeller(model, options))
-    output = _output_of(options)  # here, as Lightning starts other processes when the file is there
-    paths = _paths(options, model)
-    nothing = torch.empty(0, len(model.class_names))
-    columns = ["path", *cells(model, options, nothing), "error"]
-    # unlike print, a descriptor tells of a closed pipe
-    target = output.path if output else sys.stdout.fileno()
-    is_resumed = options.resume and output is not None and output.path.exists()
-    earlier = resume_rows(Path(options.output), columns) if is_resumed else []
-    embeddings = _embeddings_of(options)
-    vectors = open_vectors(embeddings.path) if embeddings else nullcontext()
-    done = {row["path"] for row in earlier}
-    left = [path for path in paths if spelt(path) not in done]
-    try:
-        with RowWriter.open(target, columns, append=is_resumed) as writer, vectors as vector_file:
-            labeller = Labeller(model, options, left, writer, earlier, vector_file)
-            code = _run(trainer, labeller)
-    except BrokenPipeError:  # as where head has seen enough
-        return _PIPE_CLOSED
-    broken = f"; {labeller.unreadable:,} cannot be read, as the column 'error' says"
-    place = f": {options.output}" if output else ""
-    note(f"labelled {len(left):,} images{broken if labeller.unreadable else ''}{place}")
-    return code
-
-
-class Labeller(LightningModule):
-    """Labels image files, dealt to the processes in turns, and writes a row for each, in order.
-
-    Only the first process knows the paths and has a ``writer``, which appends to ``earlier`` rows,
-    and with ``--embeddings`` the file of ``vectors``.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        options: Namespace,
-        paths: Sequence[str] = (),
-        writer: RowWriter | None = None,
-        earlier: Sequence[Row] = (),
-        vectors: BinaryIO | None = None,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self._options = options
-        self._paths = paths
-        self._writer = writer
-        self._vectors = vectors
-        total = len(earlier) + len(paths)
-        self.progress: Any = progress_bar(total, len(earlier), visible=writer is not None)
-        self.unreadable = sum(row["error"] is not None for row in earlier)
-
-    def predict_dataloader(self) -> DataLoader[Any]:
-        """Loads this process's files in order; each process has as many, some perhaps empty."""
-        paths = self.trainer.strategy.broadcast(self._paths)
-        world_size = self.trainer.world_size
-        # Lightning warns of an empty loader
-        padding = -len(paths) % world_size if paths else world_size
-        self._dealt = [*paths, *[""] * padding][self.trainer.global_rank :: world_size]
-        workers = self._options.num_workers
-        if workers is None:
-            workers = min(8, max(1, usable_cores() // self.trainer.num_devices - 1))
-        options = self._options
-        return path_loader(self._dealt, self.model.preprocessing, options.batch_size, workers)
-
-    def predict_step(self, batch: ImageBatch, batch_idx: int) -> list[dict[str, object]]:
-        """Makes a row for each file, with its ``embedding``, which is empty if not wanted."""
-        if self._options.embeddings is None:
-            probabilities = self.model.predict_step(batch.images, batch_idx).float()
-            embeddings = np.empty((len(probabilities), 0), np.float32)
-        else:
-            probabilities, features = self.model.probabilities_and_features(batch.images)
-            features[batch.labels < 0] = math.nan
-            embeddings = features.cpu().numpy()
-        columns = cells(self.model, self._options, probabilities)
-        finite = probabilities.isfinite().all(1).tolist()
-        rows = list[dict[str, object]]()
-        for at, label in enumerate(batch.labels.tolist()):
-            path = self._dealt[int(batch.indices[at])]
-            error = None
-            if not path:
-                continue
-            if label < 0:
-                error = why_unreadable(path, self.model.preprocessing)
-            elif not finite[at]:
-                error = "the network's output is not finite"
-            labels = {name: None if error else column[at] for name, column in columns.items()}
-            labels["embedding"] = embeddings[at]
-            rows.append({"path": spelt(path), **labels, "error": error})
-        return rows
-
-    def on_predict_batch_end(
-        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Writes a batch of each process; files were dealt in turns, so their rows take turns."""
-        of_ranks = [outputs] * self.trainer.world_size
-        if len(of_ranks) > 1:
-            # neither Lightning nor torchmetrics gathers texts, as paths and errors are
-            distributed.gather_object(outputs, of_ranks if self._writer is not None else None)
-        if self._writer is not None:
-            rows = [row for turn in zip_longest(*of_ranks) for row in turn if row is not None]
-            vectors = [row.pop("embedding") for row in rows]
-            if self._vectors is not None:
-                write_vectors(self._vectors, np.stack(vectors), len(self._paths))
-            self._writer.write(rows)
-            self.progress.update(len(rows))
-            self.unreadable += sum(row["error"] is not None for row in rows)
-
-
-def cells(model: Any, options: Namespace, probabilities: Tensor) -> dict[str, list[Any]]:
-    """Returns what rows say of images, by column; of no images, the names of these columns."""
-    columns: dict[str, list[Any]] = {}
-    best = model.ranked(probabilities)[:, : options.top_k]
-    places = zip(best.T.tolist(), probabilities.gather(1, best).T.tolist(), strict=True)
-    for place, (positions, shares) in enumerate(places, 1):
-        name = f"_{place}" if place > 1 else ""
-        least = options.abstain if place == 1 else 0.0
-        columns[f"label{name}"] = [
-            model.class_names[position] if share >= least else None
-            for position, share in zip(positions, shares, strict=True)
-        ]
-        columns[f"confidence{name}"] = shares
-    if not model.has_one_class:
-        columns["labels"] = [model.label_names(label) for label in model.predicted(probabilities)]
-    if options.probabilities or not model.has_one_class:
-        for name, shares in zip(model.class_names, probabilities.T.tolist(), strict=True):
-            columns[f"probability_{name}"] = shares
-    return columns
-
-
-def _run(trainer: Trainer, labeller: Labeller) -> int:
-    try:
-        trainer.predict(labeller, return_predictions=False)
-    except SystemExit as end:  # Lightning's code for Ctrl-C is that of unreadable files here
-        if isinstance(end.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from end
-        raise
-    finally:
-        labeller.progress.close()
-    return 1 if labeller.unreadable else 0
-
-
-def _output_of(options: Namespace) -> OutputFile | None:
-    if options.output is None:
-        require(not options.resume, "--output", None, "given for --resume, which continues it")
-        return None
-    return _new_file("--output", options.output, options.overwrite or options.resume)
-
-
-def _embeddings_of(options: Namespace) -> OutputFile | None:
-    if options.embeddings is None:
-        return None
-    expected = "left out with --resume, as rows that are there have none"
-    require(not options.resume, "--embeddings", options.embeddings, expected)
-    return _new_file("--embeddings", options.embeddings, options.overwrite)
-
-
-def _new_file(option: str, path: str, may_exist: bool) -> OutputFile:
-    output = OutputFile(option, path)
-    output.require_new(may_exist)
-    return output
-
-
-def _paths(options: Namespace, model: Any) -> list[str]:
-    bands = bands_of(model.preprocessing)
-    paths: list[str] = []
-    for name in options.paths:
-        listed = listed_paths(sys.stdin.buffer) if name == "-" else [name]
-        paths += image_paths(listed, note=lambda text: note(f"note: {text}"), bands=bands)
+        predict()
+        return 0
+    output = options.output
+    embeddings = options.embeddings
+    if options.resume and (output is None or embeddings is not None):
+        raise UserError("--resume needs --output, whose rows it continues, and no --embeddings")
+    if output is not None:
+        output = output_file("--output", output, options.overwrite or options.resume)
+    if embeddings is not None:
+        embeddings = output_file("--embeddings", embeddings, options.overwrite)
+    read = {"-": listed_paths(sys.stdin.buffer)} if "-" in options.paths else {}
+    named = [path for name in options.paths for path in read.get(name, [name])]
+    paths = list(
+        image_paths(named, lambda text: note(f"note: {text}"), bands_of(model.preprocessing))
+    )
     if not paths:
         raise UserError(f"there are no images in {', '.join(options.paths)}")
-    return paths
+    columns = [*_row(options, model, "", 0, torch.zeros(len(model.class_names))), "error"]
+    earlier = resume_rows(output, columns) if options.resume and output.exists() else []
+    done = {row[0] for row in earlier}
+    files.paths = [path for path in paths if spelt(path) not in done]
+    mode = "a" if earlier else "w"
+    # unlike print, a descriptor tells of a closed pipe
+    target = output or sys.stdout.fileno()
+    try:
+        with (
+            open(target, mode, buffering=1, closefd=target is output, **CSV) as file,
+            progress_bar(len(paths), len(earlier)) as writer.bar,
+        ):
+            writer.rows = csv.DictWriter(file, columns, lineterminator="\n")
+            if not earlier:
+                writer.rows.writeheader()
+            predict()
+    except BrokenPipeError:  # as where head has seen enough
+        return _PIPE_CLOSED
+    except SystemExit as end:  # Lightning's code for Ctrl-C is that of unreadable files here
+        raise KeyboardInterrupt from end
+    if embeddings is not None:
+        with open(embeddings, "wb") as file:
+            np.save(file, torch.stack(writer.embeddings).numpy())
+    unreadable = writer.unreadable + sum(row[-1] != "" for row in earlier)
+    broken = f"; {unreadable:,} cannot be read, as the column 'error' says" if unreadable else ""
+    note(f"labelled {len(files.paths):,} images{broken}{f': {output}' if output else ''}")
+    return 1 if unreadable else 0
+
+
+class NamedFiles(LightningDataModule):
+    """Image files in their order, whose ``paths`` only the first process knows."""
+
+    def __init__(self, preprocessing: Preprocessing, options: Namespace) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+        self._preprocessing = preprocessing
+        self._options = options
+
+    def predict_dataloader(self) -> LazyDataLoader:
+        """Deals the files out in turns; those that cannot be read have the label -1."""
+        trainer = cast(Trainer, self.trainer)
+        paths = trainer.strategy.broadcast(self.paths)
+        # each process has as many, as all gather each batch
+        paths = [*paths, *[""] * (-len(paths) % trainer.world_size)]
+        labels = torch.zeros(len(paths))
+        dataset = FileDataset(Paths.of(paths), labels, self._preprocessing, skip=True)
+        rank = trainer.global_rank
+        sampler = DistributedSampler[int](dataset, trainer.world_size, rank, shuffle=False)
+        workers = self._options.num_workers
+        if workers is None:
+            workers = min(8, max(1, usable_cores() // trainer.num_devices - 1))
+        is_pinned = torch.cuda.is_available()
+        size = self._options.batch_size
+        return image_loader(dataset, size, workers, 2, sampler=sampler, pin_memory=is_pinned)
+
+
+class RowWriter(Callback):
+    """Gathers what all processes have computed; the first one writes a row for each file.
+
+    Lightning's ``BasePredictionWriter`` gathers nothing.
+
+    Attributes:
+        rows: Writes the rows, in the first process.
+        bar: Shows their number, likewise.
+        embeddings: What the network's head has seen, if wanted.
+        unreadable: The number of files that could not be read.
+    """
+
+    rows: "csv.DictWriter[str]"
+    bar: tqdm
+
+    def __init__(self, files: NamedFiles, options: Namespace) -> None:
+        self.embeddings: list[Tensor] = []
+        self.unreadable = 0
+        self._files = files
+        self._options = options
+        self._seen: list[Tensor] = []
+
+    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Keeps what the network's head sees, if embeddings are wanted."""
+        if self._options.embeddings is not None:
+            head = pl_module.network_head
+            head.register_forward_pre_hook(lambda _, inputs: self._seen.append(inputs[0]))
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Writes the rows of a batch of each process, in the order of the files."""
+        fields = [batch.indices, batch.labels, outputs.float()]
+        if self._seen:
+            # of the first view; a single image is computed as two
+            features = self._seen[0][: len(outputs)].float().flatten(1)
+            fields.append(features.masked_fill(batch.labels[:, None] < 0, math.nan))
+            self._seen.clear()
+        fields = [pl_module.all_gather(field).view(-1, *field.shape[1:]).cpu() for field in fields]
+        if not trainer.is_global_zero:
+            return
+        for place in fields[0].argsort().tolist():
+            index, label, probabilities, *features = (field[place] for field in fields)
+            if index < len(self._files.paths):
+                path = self._files.paths[index]
+                row = _row(self._options, pl_module, path, int(label), probabilities)
+                self.rows.writerow(row)
+                self.bar.update()
+                self.embeddings += features
+                self.unreadable += "error" in row
+
+
+def _row(
+    options: Namespace, model: ClassifierModule, path: str, label: int, probabilities: Tensor
+) -> dict[str, object]:
+    """Returns the row of an image, by column; a number is a float32, which has the shortest text."""
+    row: dict[str, object] = {"path": spelt(path)}
+    if label < 0:
+        return row | {"error": why_unreadable(path, model.preprocessing)}
+    if not probabilities.isfinite().all():
+        return row | {"error": "the network's output is not finite"}
+    names = model.class_names
+    shares, positions = probabilities.sort(descending=True, stable=True)
+    best = zip(positions[: options.top_k].tolist(), shares.numpy(), strict=False)
+    for place, (position, share) in enumerate(best, 1):
+        suffix = f"_{place}" if place > 1 else ""
+        row |= {f"label{suffix}": names[position], f"confidence{suffix}": share}
+    if shares[0] < options.abstain:
+        row["label"] = None
+    if not model.has_one_class:
+        row["labels"] = model.label_names(model.predicted(probabilities[None])[0])
+    if options.probabilities or not model.has_one_class:
+        named = zip(names, probabilities.numpy(), strict=True)
+        row |= {f"probability_{name}": share for name, share in named}
+    return row
+
+
+def resume_rows(path: Path, columns: list[str]) -> list[list[str]]:
+    """Reads the rows of a file, and removes an interrupted last one from it."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
+    rows = list(csv.reader(io.StringIO(text, newline="")))[: -1 if is_cut else None]
+    if rows and (rows[0] != columns or {*map(len, rows)} != {len(columns)}):
+        raise UserError(
+            f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
+        )
+    with whole_file(path) as partial, open(partial, "w", **CSV) as whole:
+        csv.writer(whole, lineterminator="\n").writerows(rows)
+    return rows[1:]

@@ -24,7 +24,6 @@ from .crops import (
 )
 from .decode import decode, open_image, read_bands, reason, upright_size
 from .paths import Paths
-from .workers import LazyDataLoader, image_loader
 
 CROP_TRIES = 10
 """The number of regions drawn for an image, of which the first that fits is cropped."""
@@ -174,14 +173,6 @@ def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:
     std = (variances.mean(0) + means.var(0, correction=0)).sqrt()
     std[std == 0] = 1.0  # a constant channel is not scaled
     return means.mean(0).tolist(), std.tolist()
-
-
-def path_loader(
-    paths: Sequence[str], preprocessing: Preprocessing, batch_size: int, workers: int
-) -> LazyDataLoader:
-    """Loads files in their order; files that cannot be read are black and have the label -1."""
-    dataset = FileDataset(Paths.of(paths), torch.zeros(len(paths)), preprocessing, skip=True)
-    return image_loader(dataset, batch_size, workers, 2, pin_memory=torch.cuda.is_available())
 
 
 def why_unreadable(path: str, preprocessing: Preprocessing) -> str:

@@ -147,7 +147,8 @@ def opened(
         del state[name]
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
     restore_weights(model, state, path, strict)
-    model.thresholds = checkpoint[ABOUT].get("thresholds")
+    model.about = checkpoint[ABOUT]
+    model.thresholds = model.about.get("thresholds")
     return model
 
 

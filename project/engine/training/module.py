@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..loading.batch import ImageBatch
 from ..loading.files import prepare
 from ..preprocessing import Preprocessing
-from ..run.checkpoint import ABOUT, Checkpoint, describe_run, read_weights, sizes_of
+from ..run.checkpoint import ABOUT, About, Checkpoint, describe_run, read_weights, sizes_of
 from ..run.loggers import add_figure, is_logged
 from ..run.progress import note
 from ..run.settings import allow_module, plain_options
@@ -53,6 +53,7 @@ class ClassifierModule(LightningModule):
         predictions: Those of the newest evaluation outside ``fit``, and of its test, in the first
             process; None if its steps give :meth:`measure` no indices.
         keeps_logits: If true, predictions have logits, too.
+        about: What the checkpoint that the model was loaded from says of itself.
         thresholds: The probability above which an image has each class, chosen in validation if it
             may have several.
         measured: The sets that steps have measured since the last :meth:`conclude`.
@@ -80,6 +81,7 @@ class ClassifierModule(LightningModule):
         super().__init__()
         self.results: dict[str, dict[str, Any]] = {}
         self.predictions: Predictions | None = None
+        self.about: About = {}
         self.thresholds: dict[str, float] | None = None
         self.keeps_logits = False
         self.measured: set[Split] = set()

@@ -100,11 +100,11 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
     "command args answer",
     (EvaluateCLI, [], "the checkpoint is missing; see --help"),
     (
-        report.ReportCLI().parse,
+        report.parser().parse_args,
         ["x", "--data.root=x"],
         "unrecognized arguments: --data.root=x; did you mean --root?",
     ),
-    (check_data.CheckDataCLI().parse, [], "the following arguments are required: data"),
+    (check_data.parser().parse_args, [], "the following arguments are required: data"),
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)

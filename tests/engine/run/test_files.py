@@ -1,8 +1,7 @@
-"""Checkpoints and the folders of archives are there whole or not at all, files of rows are continued wherever they were cut off."""
+"""Checkpoints and the folders of archives are there whole or not at all."""
 
 import hashlib
 import io
-import json
 import os
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -11,68 +10,13 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from torchvision.datasets.utils import download_url
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO
 from project.engine.run.files import fetch_archive
-from project.engine.run.rows import RowWriter, resume_rows
-from tests.engine.toy import cases, load, rows
-
-COLUMNS = ["path", "label", "confidence", "correct", "error"]
-ODD = ["a,b", 'say "cheese"', "two\nlines", "ünï 花", "", " ", "-1", "\\x", "line\u2028separator"]
-ROWS = [
-    {
-        "path": f"{number} {odd}",
-        "label": odd or None,
-        "confidence": float(np.float32(1 / (3 * number + 1))),
-        "correct": number % 2 == 0,
-        "error": None,
-    }
-    for number, odd in enumerate(ODD)
-]
-
-
-def write(path: Path, content=ROWS) -> bytes:
-    with RowWriter.open(path, COLUMNS) as writer:
-        writer.write(content[:4])
-        writer.write(content[4:])
-    return path.read_bytes()
-
-
-def test_pythons_csv_reads_what_was_written(tmp_path):
-    write(tmp_path / "rows.csv")
-    written = rows(tmp_path / "rows.csv")
-    assert [row["path"] for row in written] == [row["path"] for row in ROWS]
-    assert [row["label"] for row in written] == ODD
-    assert [np.float32(row["confidence"]) for row in written] == [row["confidence"] for row in ROWS]
-    assert [json.loads(row["correct"]) for row in written] == [row["correct"] for row in ROWS]
-
-
-def test_a_file_is_continued_wherever_it_was_cut_off(tmp_path):
-    whole = write(tmp_path / "rows.csv")
-    cut = tmp_path / "cut.csv"
-    counts = set()
-    for size in range(len(whole) + 1):
-        cut.write_bytes(whole[:size])
-        done = len(resume_rows(cut, COLUMNS))
-        with RowWriter.open(cut, COLUMNS, append=True) as writer:
-            writer.write(ROWS[done:])
-        assert cut.read_bytes() == whole
-        counts.add(done)
-    assert counts == set(range(len(ROWS) + 1))
-
-
-@cases("line", "", "5", "x,y")
-def test_a_line_of_another_kind_is_refused_and_the_file_stays(tmp_path, line):
-    path = tmp_path / "rows.csv"
-    content = write(path) + f"{line}\n".encode()
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="has other rows or columns"):
-        resume_rows(path, COLUMNS)
-    assert path.read_bytes() == content
+from tests.engine.toy import cases, load
 
 
 def save(content: object, path: Path) -> None:
