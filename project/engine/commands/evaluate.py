@@ -46,7 +46,7 @@ class EvaluateCommand(Command):
         except UserError:
             if "data" not in named:
                 raise
-            self._remembered: dict[str, Any] = {}
+            self._remembered = {}
             return {}
         if "data.root" in line.names:
             self._remembered.pop("root", None)

@@ -33,9 +33,9 @@ def write_folder(network: nn.Module, model: ClassifierModule, folder: Path) -> N
 
     twin = timm_twin(network.get_submodule("network"), model)
     activation = "softmax" if model.has_one_class else "sigmoid"
-    about = {"label_names": model.class_names, "activation": activation}
+    about: dict[str, object] = {"label_names": model.class_names, "activation": activation}
     if model.thresholds:
-        about |= {"thresholds": [*model.thresholds.values()]}
+        about["thresholds"] = [*model.thresholds.values()]
     save_for_hf(twin, str(folder), about, timm_args(model), safe_serialization=True)
 
 

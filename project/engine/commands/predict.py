@@ -15,7 +15,6 @@ import torch
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from torch import Tensor
-from torch.utils.data import DistributedSampler
 from tqdm import tqdm
 
 from ..cli.entry import quiet_libraries
@@ -31,6 +30,7 @@ from ..run.files import whole_file
 from ..run.progress import note, progress_bar
 from ..training.module import ClassifierModule
 from ..training.predictions import QUIET
+from ..training.sampler import EvaluationSampler
 from .output import CSV, output_file
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
@@ -117,8 +117,8 @@ class NamedFiles(LightningDataModule):
         paths = [*paths, *[""] * (-len(paths) % trainer.world_size)]
         labels = torch.zeros(len(paths))
         dataset = FileDataset(Paths.of(paths), labels, self._preprocessing, skip=True)
-        rank = trainer.global_rank
-        sampler = DistributedSampler[int](dataset, trainer.world_size, rank, shuffle=False)
+        order = torch.arange(len(paths))
+        sampler = EvaluationSampler(order, trainer.world_size, trainer.global_rank)
         workers = self._options.num_workers
         if workers is None:
             workers = min(8, max(1, usable_cores() // trainer.num_devices - 1))
@@ -175,13 +175,13 @@ class RowWriter(Callback):
         if not trainer.is_global_zero:
             return
         for place in fields[0].argsort().tolist():
-            index, label, probabilities, *features = (field[place] for field in fields)
+            index, label, probabilities, *vector = (field[place] for field in fields)
             if index < len(self._files.paths):
                 path = self._files.paths[index]
                 row = _row(self._options, pl_module, path, int(label), probabilities)
                 self.rows.writerow(row)
-                self.bar.update()
-                self.embeddings += features
+                self.bar.update()  # type: ignore[no-untyped-call]
+                self.embeddings += vector
                 self.unreadable += "error" in row
 
 

@@ -23,29 +23,20 @@ _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for nam
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yields a hidden path for a file or folder, beside the target, which replaces it at the end.
+    """Yields a hidden path beside the target to write to, which replaces it at the end.
 
     Where the block raises, the target stays as it was.
     """
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
-    _remove(partial)  # of a killed process, or a link to elsewhere that came with the folder
+    # of a killed process, or a link to elsewhere that came with the folder
+    partial.unlink(missing_ok=True)
     try:
         yield partial
-        for part in (partial, *partial.rglob("*")):
-            _wait_for_disk(part)
-        if partial.is_dir():
-            _remove(path)  # a folder replaces no other
+        _wait_for_disk(partial)
         partial.replace(path)
         _wait_for_disk(path.parent)  # a rename is on the disk when its folder is
     finally:
-        _remove(partial)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def _wait_for_disk(path: Path) -> None:
