@@ -1,6 +1,5 @@
 """The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
-import json
 import re
 import shlex
 import shutil
@@ -230,13 +229,6 @@ def test_a_damaged_file_of_metrics_is_one_line(tiny_run, tmp_path, text):
     (tmp_path / "metrics.json").write_text(text, errors="surrogateescape")
     with pytest.raises(UserError, match=r"'.*metrics\.json' is damaged"):
         report_of(tmp_path)
-
-
-def test_validation_without_its_accuracy_is_damaged(tiny_run, tmp_path):
-    metrics = read_json(tiny_run / "metrics.json") | {"val": {"loss": 1.0}}
-    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
-    with pytest.raises(UserError, match=r"'.*metrics\.json' is damaged"):
-        read_metrics(tmp_path)
 
 
 def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a_page(
