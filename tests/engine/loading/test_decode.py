@@ -6,6 +6,7 @@ import re
 import struct
 import zlib
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,29 +27,24 @@ from tests.engine.loading.stubs import cases
 SUFFIXES = ["jpg", "png", "bmp", "gif", "ppm", "tif", "webp", "avif", "jp2"]
 
 
-def png_chunk(kind: bytes, content: bytes) -> bytes:
-    return (
-        struct.pack(">I", len(content))
-        + kind
-        + content
-        + struct.pack(">I", zlib.crc32(kind + content))
-    )
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    image.save(file := BytesIO(), format=kind, **options)
+    return file.getvalue()
 
 
 def claiming_png(width: int, height: int) -> bytes:
     """A PNG file of a few bytes whose header says how large it is."""
-    header, data = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0), zlib.compress(bytes(1000))
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + png_chunk(b"IHDR", header)
-        + png_chunk(b"IDAT", data)
-        + png_chunk(b"IEND", b"")
-    )
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    rest = encoded(smooth(9, 9), "PNG")[33:]
+    return b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + struct.pack(">I", zlib.crc32(header)) + rest
 
 
-def tiff(mode: str) -> bytes:
-    smooth(64, 48).convert(mode).save(file := BytesIO(), format="TIFF")
-    return file.getvalue()
+def is_refused(path, read=decoded) -> bool:
+    try:
+        read(path)
+    except UnreadableFileError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])
@@ -117,8 +113,8 @@ def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
     (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "not an image"),
     (claiming_png(60000, 60000), r"Image size \(\d+ pixels\) exceeds"),
     (claiming_png(2, 60000), "one side is more than 1000 times"),
-    (tiff("F"), ".* 32 bits"),
-    (tiff("I"), ".* 32 bits"),
+    (encoded(smooth(64, 48).convert("F"), "TIFF"), ".* 32 bits"),
+    (encoded(smooth(64, 48).convert("I"), "TIFF"), ".* 32 bits"),
     ("nowhere", "No such file"),
     ("rose.jpg", "Too many levels of symbolic"),
     ("pipe", "not a file"),
@@ -140,10 +136,8 @@ def test_what_is_no_image_is_refused_by_name_and_reason(tmp_path, content, why, 
         read(path)
 
 
-def jpeg(**options) -> bytes:
-    photo = np.asarray(smooth(200, 150)) // 2 + np.asarray(noise(200, 150)) // 4
-    Image.fromarray(photo.astype(np.uint8)).save(file := BytesIO(), format="JPEG", **options)
-    return file.getvalue()
+# all of such a file's bytes say something
+PHOTO = Image.blend(smooth(200, 150), noise(200, 150), 0.3)
 
 
 def inserted(data: bytes, more: bytes, marker: bytes) -> bytes:
@@ -155,8 +149,10 @@ def replaced(data: bytes, marker: bytes, offset: int, values: bytes) -> bytes:
     return data[:start] + values + data[start + len(values) :]
 
 
-PLAIN, IN_ROWS = jpeg(), jpeg(restart_marker_rows=1)
-PROGRESSIVE, PROFILED = jpeg(progressive=True), jpeg(icc_profile=bytes(200))
+PLAIN = encoded(PHOTO, "JPEG")
+IN_ROWS = encoded(PHOTO, "JPEG", restart_marker_rows=1)
+PROGRESSIVE = encoded(PHOTO, "JPEG", progressive=True)
+PROFILED = encoded(PHOTO, "JPEG", icc_profile=bytes(200))
 SCAN, EXTRA = b"\xff\xda\0\x0c\3", b"a dozen more"
 BLEMISHED = {  # which PIL decodes to the pixels of the file without the blemish
     **{
@@ -207,21 +203,16 @@ def test_a_progressive_jpeg_is_read_whatever_the_order_of_its_scans(tmp_path):
 
 
 def test_damaged_huffman_codes_are_refused(tmp_path):
-    """Nine in ten of the cases in which libjpeg says that something is wrong."""
-    path, dice, refused, warned = tmp_path / "image.jpg", random.Random(0), 0, 0
+    """libjpeg says in 141 of these 150 cases that something is wrong."""
+    path = tmp_path / "image.jpg"
+    dice = random.Random(0)
+    errors = 0
     for _ in range(150):
-        data, place = bytearray(PLAIN), dice.randrange(700, len(PLAIN) - 120)
-        data[place : place + 100] = dice.randbytes(100).replace(b"\xff", b"\xfe")
-        path.write_bytes(data)
-        try:
-            simplejpeg.decode_jpeg(bytes(data))  # type: ignore[attr-defined]  # its stubs
-        except ValueError:
-            warned += 1
-        try:
-            decoded(path)
-        except UnreadableFileError:
-            refused += 1
-    assert refused >= 0.9 * warned > 100
+        start = dice.randrange(700, len(PLAIN) - 120)
+        damage = dice.randbytes(100).replace(b"\xff", b"\xfe")
+        path.write_bytes(PLAIN[:start] + damage + PLAIN[start + 100 :])
+        errors += is_refused(path)
+    assert errors > 135
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # on the damage that it gets over
@@ -239,10 +230,7 @@ def test_a_damaged_file_gives_an_image_or_our_own_error(tmp_path, suffix, read):
         for _ in range(dice.randint(1, 5)):
             damaged[dice.randrange(min(len(data), 300))] = dice.randrange(256)
         path.write_bytes(damaged)
-        try:
-            read(path)
-        except UnreadableFileError:
-            refused += 1
+        refused += is_refused(path, read)
     assert refused > 0
 
 
@@ -267,14 +255,9 @@ def test_of_several_frames_or_pages_the_first_is_used(tmp_path, suffix):
 def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(
     tmp_path, suffix, mode, options
 ):
-    # all of the file's bytes say something
-    photo = np.asarray(smooth(200, 150)) // 2 + np.asarray(noise(200, 150)) // 4
-    path = save(
-        Image.fromarray(photo.astype(np.uint8)).convert(mode),
-        tmp_path / f"image.{suffix}",
-        **options,
-    )
-    data, dice = path.read_bytes(), random.Random(0)
+    path = save(PHOTO.convert(mode), tmp_path / f"image.{suffix}", **options)
+    data = path.read_bytes()
+    dice = random.Random(0)
     for _ in range(60):
         path.write_bytes(data[: dice.randrange(len(data) // 4, len(data) * 95 // 100)] + data[-2:])
         with pytest.raises(UnreadableFileError):
