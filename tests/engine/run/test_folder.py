@@ -17,7 +17,7 @@ from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder, read_metrics
 from project.engine.run.loggers import RunLogger, curve_lengths, place_in_folder, rewind
 from tests.distributed.processes import fork, wait
-from tests.engine.toy import cases, curve, fit, rows, stop_at
+from tests.engine.toy import cases, curve, fit, stop_at
 
 
 @pytest.fixture
@@ -39,13 +39,11 @@ def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
 def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and_a_lock(
     tmp_path, monkeypatch, name
 ):
-    for _ in range(2):
+    without_locks = Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
+    for _ in range(2):  # a file system without locks is no obstacle
         RunFolder(tmp_path, name).create()
         assert files(tmp_path) == {name, f"{name}/checkpoints", f"{name}/.lock"}
-        # a file system without locks is no obstacle
-        monkeypatch.setattr(
-            "fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
-        )
+        monkeypatch.setattr("fcntl.lockf", without_locks)
 
 
 @cases("obstacle", "runs", "runs/first try", "runs/first try/checkpoints")
@@ -171,40 +169,31 @@ class RecordingLogger(Logger):
         self.settings.append(params)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.rows.append(
-            {
-                "step": step,
-                **{name: value for name, value in metrics.items() if "per_sec" not in name},
-            }
-        )
+        kept = {name: value for name, value in metrics.items() if "per_sec" not in name}
+        self.rows.append({"step": step, **kept})
 
 
 def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     flags = [f"--trainer.logger={__name__}.RecordingLogger", "--trainer.logger+=CSVLogger"]
     flags += ["--trainer.profiler=SimpleProfiler", "--trainer.profiler.filename=times"]
     flags += ["--trainer.plugins=AsyncCheckpointIO", "--model.optimizer.lr=0.2"]
-    settings, whole = RecordingLogger.settings, RecordingLogger.rows
+    settings, recorded = RecordingLogger.settings, RecordingLogger.rows
     fit(*flags, "--trainer.default_root_dir=whole")
-    assert "FIT Profiler Report" in Path("whole/run/fit-times.txt").read_text()
-    assert (
-        "whole/run" not in Path("whole/run/config.yaml").read_text()
-    )  # so that another run can use it
-    assert len(settings) == 1
-    assert {
-        "model.optimizer.lr": 0.2,
-        "data.batch_size": 16,
-        "trainer.max_epochs": 2,
-    }.items() <= settings[0].items()
-    assert all(isinstance(value, bool | int | float | str) for value in settings[0].values())
-    (by_csv,) = map(rows, Path("whole/run").glob("lightning_logs/*/metrics.csv"))
+    whole = Path("whole/run")
+    assert "FIT Profiler Report" in (whole / "fit-times.txt").read_text()
+    assert "whole/run" not in (whole / "config.yaml").read_text()  # so that another run can use it
+    (options,) = settings
+    some = {"model.optimizer.lr": 0.2, "data.batch_size": 16, "trainer.max_epochs": 2}
+    assert some.items() <= options.items()
+    assert all(isinstance(value, bool | int | float | str) for value in options.values())
+    assert len([*whole.glob("lightning_logs/*/metrics.csv")]) == 1
     for tag in ("train/loss", "val/accuracy", "test/accuracy"):
-        logged: list[Any] = [
-            (row["step"], pytest.approx(row[tag], rel=1e-6)) for row in whole if tag in row
+        points = [
+            (row["step"], pytest.approx(row[tag], rel=1e-6)) for row in recorded if tag in row
         ]
-        assert curve(Path("whole/run"), tag) == logged
-        assert [(int(row["step"]), float(row[tag])) for row in by_csv if row[tag]] == logged
-    expected = list(whole)
-    whole.clear()
+        assert curve(whole, tag) == points
+    expected = list(recorded)
+    recorded.clear()
     stop_at(6, *flags)
     fit(*flags)
-    assert (len(settings), whole) == (2, expected)
+    assert (len(settings), recorded) == (2, expected)
