@@ -123,10 +123,15 @@ class LastCheckpoint(Callback):
         """
         step = trainer.global_step
         now = time.monotonic()
-        action = self._action(step, now, trainer.is_global_zero, between_epochs)
+        is_due = self.every_n_steps is not None and step > 0 and step % self.every_n_steps == 0
+        # clocks differ: the first process decides
+        is_time = trainer.is_global_zero and self._is_time(now, between_epochs and step > 0)
+        action = Action.SAVE if is_due or is_time else Action.CONTINUE
+        if self._request.made:
+            action = Action.STOP
         if trainer.world_size == 1:
             return action
-        if not (between_epochs or step >= self._next_agreement or self._is_due(step)):
+        if not (between_epochs or is_due or step >= self._next_agreement):
             return Action.CONTINUE
         # steps a second, the same for all once agreed
         rate = (step - self._agreed_step) / max(now - self._agreed_at, 1e-3)
@@ -137,17 +142,10 @@ class LastCheckpoint(Callback):
         self._next_agreement = step + max(1, int(rate))
         return Action(int(largest))
 
-    def _action(self, step: int, now: float, is_first: bool, between_epochs: bool) -> Action:
-        if self._request.made:
-            return Action.STOP
+    def _is_time(self, now: float, between_epochs: bool) -> bool:
         elapsed = now - self._saved_at
-        is_cheap = between_epochs and step > 0 and self._save_took <= _SHARE_OF_TIME * elapsed
-        # clocks differ: the first process decides
-        is_time = is_first and (is_cheap or elapsed >= 60 * self.every_minutes)
-        return Action.SAVE if is_time or self._is_due(step) else Action.CONTINUE
-
-    def _is_due(self, step: int) -> bool:
-        return self.every_n_steps is not None and step > 0 and step % self.every_n_steps == 0
+        is_cheap = between_epochs and self._save_took <= _SHARE_OF_TIME * elapsed
+        return is_cheap or elapsed >= 60 * self.every_minutes
 
     def _do(self, action: Action, trainer: Trainer) -> None:
         if action > Action.CONTINUE and not trainer.fast_dev_run:  # type: ignore[attr-defined]

@@ -99,10 +99,6 @@ class ClassifierModule(LightningModule):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Converts logits to probabilities, float (N, classes)."""
 
-    @abstractmethod
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Returns each image's training loss, float (N,)."""
-
     def add_metrics(self) -> None:
         """Builds the metrics of each set; checkpoints may name the model's network from then on."""
         allow_module(self.arch.rpartition(".")[0])
