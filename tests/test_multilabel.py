@@ -1,7 +1,6 @@
-"""Several labels an image, the whole way: metrics, evaluation on several devices, resuming, report, prediction, export."""
+"""Several labels an image, the whole way: evaluation on several devices, resuming, report, prediction, export."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,102 +14,63 @@ from project.engine.commands.export import metadata, trace
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
 from project.model.test_time import ProbabilityNetwork
-from tests.conftest import (
-    MULTILABEL,
-    PAIRS,
-    draw_image,
-    evaluate,
-    label,
-    opened,
-    report_of,
-)
+from tests.conftest import MULTILABEL, PAIRS, draw_image, evaluate, label, opened, report_of
+from tests.distributed.processes import succeed
 from tests.engine.toy import outcome
 from tests.small import require_same_end, rows, small, stop_at
 
 
-def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes_and_mistakes(
-    multilabel, tmp_path
-):
+def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path):
     page = report_of(multilabel, f"--output={tmp_path / 'page.html'}").read_text()
     test = json.loads((multilabel / "metrics.json").read_text())["test"]
     assert f"<b>{test['mAP']:.4f}</b><span>mAP, test" in page
-    assert (
-        "An image may have several classes; it is correct where all that are known of it are."
-        in page
-    )
     assert "Confusion matrix</h2>" not in page
-    assert 'alt="Rates of each class"' in page
     assert page.count('alt="Grad-CAM"') > 0
     model, data = opened(multilabel)
     split = data.splits["test"]
     with torch.no_grad():
         shares = model(torch.stack([split.image(at) for at in range(len(split))])).sigmoid()
-    assert model.thresholds is not None
-    assert list(model.thresholds) == model.class_names
-    for labels, own, threshold in zip(
-        split.labels.T, shares.T, model.thresholds.values(), strict=True
-    ):
-        precision, f1 = (
-            average_precision_score(labels, own),
-            f1_score(labels, own > threshold, zero_division=0),
-        )
+    for position, threshold in enumerate((model.thresholds or {}).values()):
+        true, scores = split.labels[:, position], shares[:, position]
+        f1 = f1_score(true, scores > threshold, zero_division=0)
+        precision = average_precision_score(true, scores)
         assert f"<td>{f1:.4f}</td><td>{precision:.4f}</td><td>{threshold:.4f}</td>" in page
 
 
 def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_thresholds(
     multilabel, tmp_path
 ):
-    photo, output = tmp_path / "photo.png", tmp_path / "found.csv"
+    photo, output = tmp_path / "photo.png", tmp_path / "rows.csv"
     draw_image(0.5, seed=0, size=(32, 32)).save(photo)
     label(multilabel / "checkpoints" / "best.ckpt", photo, f"--output={output}")
     (row,), (model, _) = rows(output), opened(multilabel)
+    assert model.thresholds is not None
     image = prepare(photo, model.preprocessing)[None]
     with torch.no_grad():
         shares = expit(model(image)[0].double().numpy())
         program = trace(ProbabilityNetwork(model), model.preprocessing)
         np.testing.assert_allclose(program.module()(image)[0], shares, rtol=1e-4)
     expected = dict(zip(model.class_names, shares.tolist(), strict=True))
-    found = {
-        name.partition("_")[2]: float(value)
-        for name, value in row.items()
-        if name.startswith("probability_")
-    }
-    assert list(found) == list(expected)
-    assert found == pytest.approx(expected, rel=1e-4)
-    assert model.thresholds is not None
-    assert row["labels"].split() == [
-        name for name, p in expected.items() if p > model.thresholds[name]
-    ]
+    columns = {name: float(row[f"probability_{name}"]) for name in expected}
+    assert columns == pytest.approx(expected, rel=1e-4)
+    above = [name for name, share in expected.items() if share > model.thresholds[name]]
+    assert row["labels"].split() == above
     assert metadata(model)["thresholds"] == json.dumps(model.thresholds)
     (in_python,) = model.predict_files([photo])
     assert in_python.probabilities == pytest.approx(expected, rel=1e-4)
-    assert in_python.probability == max(in_python.probabilities.values())
 
 
 @pytest.mark.slow  # starts two processes, each of which imports everything
 def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(multilabel, tmp_path):
     checkpoint, output = str(multilabel / "checkpoints" / "best.ckpt"), tmp_path / "test.json"
-    given = [checkpoint, "--import=examples.multilabel", f"--output={output}"]
-    command = [
-        sys.executable,
-        "-m",
-        "project.evaluate",
-        *given,
-        "--trainer.accelerator=cpu",
-        "--trainer.devices=2",
-    ]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    expected, found = (
-        json.loads((multilabel / "metrics.json").read_text())["test"],
-        json.loads(output.read_text()),
-    )
-    assert found["correct"] == expected["correct"]
-    rates = {name: value for name, value in expected.items() if isinstance(value, float)}
-    assert {name: found[name] for name in rates} == pytest.approx(rates)
-    assert len(rates) > 3
+    options = ["--import=examples.multilabel", f"--output={output}", "--trainer.devices=2"]
+    command = [sys.executable, "-m", "project.evaluate", checkpoint, *options]
+    succeed([*command, "--trainer.accelerator=cpu"], tmp_path)
+    expected = json.loads((multilabel / "metrics.json").read_text())["test"]
+    results = json.loads(output.read_text())
+    numbers = {name: value for name, value in expected.items() if isinstance(value, int | float)}
+    assert {name: results[name] for name in numbers} == pytest.approx(numbers)
+    assert len(numbers) > 3
 
 
 def test_a_multi_label_training_that_is_stopped_resumes_exactly(workplace):
@@ -124,12 +84,11 @@ def test_a_multi_label_training_that_is_stopped_resumes_exactly(workplace):
 def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
     best = str(multilabel / "checkpoints" / "best.ckpt")
     evaluate(best, f"--output={tmp_path}/a.json", f"--output_predictions={tmp_path}/a.csv")
-    found, metrics = rows(tmp_path / "a.csv"), json.loads((tmp_path / "a.json").read_text())
-    assert [row["correct"] for row in found] == [
-        json.dumps(row["label"] == row["true_label"]) for row in found
-    ]
-    assert sum(row["correct"] == "true" for row in found) == metrics["correct"]
-    assert {len(row["true_label"].split()) for row in found} == {1, 2}
+    table, metrics = rows(tmp_path / "a.csv"), json.loads((tmp_path / "a.json").read_text())
+    correct = [row["label"] == row["true_label"] for row in table]
+    assert [row["correct"] == "true" for row in table] == correct
+    assert sum(correct) == metrics["correct"]
+    assert {len(row["true_label"].split()) for row in table} == {1, 2}
 
 
 def test_labels_of_one_class_and_balancing_are_refused_by_a_model_of_several(workplace):

@@ -83,14 +83,15 @@ class FirstFails(Callback):
 
 
 class Dies(Callback):
-    """The process of that rank is killed in a hook of Lightning's, as by the system where memory runs out."""
+    """Kills the process of a rank in a hook of Lightning's, once, as the system does if memory runs out."""
 
-    def __init__(self, rank: int, hook: str) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, hook: str, step: int = 0) -> None:
+        self.rank, self.step = rank, step
         setattr(self, hook, self._die)
 
     def _die(self, trainer, *_, **__) -> None:
-        if trainer.global_rank == self.rank and not trainer.sanity_checking:
+        is_there = trainer.global_rank == self.rank and trainer.global_step >= self.step
+        if is_there and not trainer.sanity_checking and not Path("died").exists():
             Path("died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -116,14 +117,3 @@ class RecordsBatches(Callback):
         (Path("batches") / f"{step}.{rank} of {trainer.world_size}").write_text(images)
         if step == self.stop and trainer.is_global_zero:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-class LosesMachine(Callback):
-    """A machine dies in step 2 where the environment says so; one that is alone in steps 0 and 5 waits for another."""
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx: int) -> None:
-        if trainer.global_step == 2 and "DIES" in os.environ:
-            os.killpg(os.getpgid(os.getppid()), signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if trainer.global_step in (0, 5) and trainer.world_size == 1:
-            signal.pause()  # torchrun sends one

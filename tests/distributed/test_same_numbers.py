@@ -5,7 +5,6 @@ import zlib
 from copy import deepcopy
 from functools import cache, partial
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,9 +16,6 @@ from torch.optim import SGD
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
 from torchvision.transforms.v2 import RandAugment
 
-from examples.recipes.airbench import WhitenByFirstBatch
-from project.analysis.tables import class_rates
-from project.callbacks import ConfidentMistakesPlot
 from project.engine import UserError
 from project.model import ImageClassifier
 from project.model.schedules import CosineWithWarmup
@@ -28,7 +24,7 @@ from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, succeed, torchrun
 
 WORLD_SIZES = [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 5))]
-FIT_SIZE, MISTAKES = 13, 5
+FIT_SIZE = 13
 
 
 class MeasuringClassifier(ImageClassifier):
@@ -51,37 +47,32 @@ def data_of(size, world_size):
     return flowers(80, size, 4 if 4 % world_size == 0 else world_size)
 
 
-def metrics(model):
-    return {
-        split: {**results, "per_class": class_rates(results)}
-        for split, results in model.results.items()
-    }
-
-
 def evaluated(model, size, world_size):
+    """The metrics of both splits, and the predictions of the test."""
     trainer(world_size).validate(model, datamodule=data_of(size, world_size), verbose=False)
     trainer(world_size).test(model, datamodule=data_of(size, world_size), verbose=False)
-    return metrics(model)
+    if model.predictions is None:  # in all processes but the first
+        return {}
+    fields = {name: getattr(model.predictions, name).tolist() for name in ("indices", "predicted")}
+    return deepcopy(model.results) | {"predictions": fields}
 
 
-def fit_and_evaluate(world_size, forward_sync_buffers):
+def fit_and_evaluate(world_size):
     """Validation in the middle of the second step, and the test after it; BatchNorm's statistics differ by process."""
     weights: dict[str, dict[str, torch.Tensor]] = {}  # of the first process, as they are measured
 
     def keep(trainer, model):
         weights["test" if trainer.testing else "val"] = deepcopy(model.state_dict())
 
-    strategy: Any = (
-        DDPStrategy(forward_sync_buffers=forward_sync_buffers) if world_size > 1 else "auto"
-    )
+    strategy: Any = DDPStrategy(forward_sync_buffers=False) if world_size > 1 else "auto"
     model = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01))
     data = flowers(80, FIT_SIZE, 4 * world_size)
     steps = {"limit_train_batches": 4, "accumulate_grad_batches": 2, "val_check_interval": 3}
     callbacks = [LambdaCallback(on_validation_end=keep, on_test_end=keep)]
-    one = trainer(world_size, strategy=strategy, callbacks=callbacks, **steps)
-    one.fit(model, datamodule=data)
-    one.test(model, datamodule=data, verbose=False)
-    return {split: (found, weights[split]) for split, found in metrics(model).items()}
+    run = trainer(world_size, strategy=strategy, callbacks=callbacks, **steps)
+    run.fit(model, datamodule=data)
+    run.test(model, datamodule=data, verbose=False)
+    return {split: (measured, weights[split]) for split, measured in model.results.items()}
 
 
 def refusal(model, world_size):
@@ -99,18 +90,10 @@ def fraction(model, world_size):
     return model.results["val"]["total"]
 
 
-def mistakes(model, size, world_size):
-    """The titles of the most confident mistakes, as they are drawn."""
-    with patch("project.engine.training.module.add_figure") as spy:
-        one = trainer(world_size, callbacks=[ConfidentMistakesPlot(MISTAKES)])
-        one.test(model, datamodule=data_of(size, world_size), verbose=False)
-    return [axes.get_title() for call in spy.call_args_list for axes in call.args[2]().axes]
-
-
 def predicted(model, size, world_size):
     """How many predictions all processes together return."""
-    found: Any = trainer(world_size).predict(model, datamodule=data_of(size, world_size))
-    count = torch.tensor(sum(map(len, found)))
+    batches: Any = trainer(world_size).predict(model, datamodule=data_of(size, world_size))
+    count = torch.tensor(sum(map(len, batches)))
     if world_size > 1:
         distributed.all_reduce(count)
     return int(count)
@@ -120,29 +103,25 @@ def predicted(model, size, world_size):
 def evaluate(out):
     """Evaluates sets of many sizes on all processes that were launched; the first writes down the metrics."""
     world_size, model = int(os.environ.get("WORLD_SIZE", "1")), classifier()
-    found = {
+    measured = {
         "exact": {size: evaluated(model, size, world_size) for size in sizes(world_size)},
-        "mistakes": {size: mistakes(model, size, world_size) for size in (world_size, 23)},
         "fraction": fraction(model, world_size),
         "refusal": refusal(model, world_size) if world_size > 1 else "",
         "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
-        "fit": {
-            broadcasts: fit_and_evaluate(world_size, broadcasts) for broadcasts in (True, False)
-        },
+        "fit": fit_and_evaluate(world_size),
     }
     if os.environ.get("RANK", "0") == "0":
-        torch.save(found | {"world_size": world_size}, out / "found.pt")
+        torch.save(measured | {"world_size": world_size}, out / "measured.pt")
 
 
 @pytest.fixture(scope="module", params=WORLD_SIZES, ids=lambda number: f"{number} processes")
-def found(request, tmp_path_factory):
+def measured(request, tmp_path_factory):
     """The results of so many processes, in one launch."""
     out, world_size = tmp_path_factory.mktemp("evaluation"), request.param
     by_torchrun = torchrun(world_size, *forked(1, evaluate, out)[2:])  # which takes seconds longer
-    succeed(
-        by_torchrun if world_size == 3 else forked(world_size, evaluate, out), cwd=out, timeout=240
-    )
-    return torch.load(out / "found.pt", weights_only=True)
+    command = by_torchrun if world_size == 3 else forked(world_size, evaluate, out)
+    succeed(command, cwd=out, timeout=240)
+    return torch.load(out / "measured.pt", weights_only=True)
 
 
 @cache
@@ -153,57 +132,41 @@ def on_one_process(size):
 def require_equal(measured, expected):
     for name, value in expected.items():
         rounded = name in ("loss", "calibration_error", "average_precision")
-        assert measured[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if rounded else value), (
-            name
-        )
+        wanted = pytest.approx(value, rel=1e-5, abs=1e-6) if rounded else value
+        assert measured[name] == wanted, name
 
 
-def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(found):
-    assert list(found["exact"]) == sizes(found["world_size"])
-    for size, measured in found["exact"].items():
-        for split in ("val", "test"):
-            require_equal(measured[split], on_one_process(size)[split])
-            assert (
-                measured[split]["total"]
-                == size
-                == sum(map(sum, measured[split]["confusion_matrix"]))
-            )
-    assert found["predicted"] == {size: size for size in (found["world_size"], 7, 12)}
+def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(measured):
+    assert list(measured["exact"]) == sizes(measured["world_size"])
+    for size, results in measured["exact"].items():
+        for split, expected in on_one_process(size).items():
+            require_equal(results[split], expected)
+        assert results["test"]["total"] == size == sum(map(sum, results["val"]["confusion_matrix"]))
+        assert results["predictions"]["indices"] == [*range(size)]
+    assert measured["predicted"] == {size: size for size in (measured["world_size"], 7, 12)}
 
 
-def test_a_fraction_of_the_batches_is_as_many_on_each_process_and_too_few_images_are_refused(found):
-    world_size = found["world_size"]
-    if world_size > 1:
-        assert found["fraction"] == world_size
-        assert found["refusal"] == (
-            f"the test set has fewer images, {world_size - 1}, than there are processes, {world_size};"
-            f" use --trainer.devices {world_size - 1}"
-        )
-
-
-def test_the_most_confident_mistakes_are_those_of_one_process(found):
-    sizes = (found["world_size"], 23)
-    assert found["mistakes"] == {size: mistakes(classifier(), size, 1) for size in sizes}
-    assert len(found["mistakes"][23]) == MISTAKES
-
-
-@pytest.mark.parametrize("forward_sync_buffers", [True, False])
-def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(
-    found, forward_sync_buffers
+def test_a_fraction_of_the_batches_is_as_many_on_each_process_and_too_few_images_are_refused(
+    measured,
 ):
-    for split, (measured, weights) in found["fit"][forward_sync_buffers].items():
+    world_size = measured["world_size"]
+    if world_size > 1:
+        assert measured["fraction"] == world_size
+        wanted = f"has fewer images, {world_size - 1}, than there are processes, {world_size};"
+        assert wanted in measured["refusal"]
+
+
+def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(measured):
+    for split, (results, weights) in measured["fit"].items():
         model = classifier(MeasuringClassifier)
         statistics = "network.stem.1.running_mean"
         assert not torch.equal(weights[statistics], model.state_dict()[statistics])  # it did train
         model.load_state_dict(weights)
-        require_equal(measured, evaluated(model, FIT_SIZE, 1)[split])
+        require_equal(results, evaluated(model, FIT_SIZE, 1)[split])
 
 
 BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
-RUNS = {
-    "plain": (1, "resnet9_slim"),
-    "accumulated, whitened": (2, "examples.recipes.airbench.Airbench"),
-}  # batches of a step, network
+ACCUMULATED = (1, 2)
 
 
 class LossLogger(DummyLogger):
@@ -218,58 +181,39 @@ class LossLogger(DummyLogger):
             self.losses[kwargs["step"]] = kwargs["metrics"]["train/loss"]
 
 
-def trained(world_size, accumulate, arch):
+def trained(world_size, accumulate):
     """The batches of a run as the network sees them, its losses, and its first and last weights."""
-    optimizer, schedule = (
-        partial(SGD, lr=0.001, momentum=0.9),
-        partial(CosineWithWarmup, warmup_epochs=0),
-    )
-    network = classifier(arch=arch, optimizer=optimizer, lr_scheduler=schedule)
+    schedule = partial(CosineWithWarmup, warmup_epochs=0)
+    model = classifier(optimizer=partial(SGD, lr=0.001, momentum=0.9), lr_scheduler=schedule)
     size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
-    augmentation: dict[str, Any] = {
-        "flip": True,
-        "crop_padding": 4,
-        "cutout": 8,
-        "train_transforms": [RandAugment()],
-    }
+    augmentation: dict[str, Any] = {"flip": True, "crop_padding": 4, "cutout": 8}
+    augmentation["train_transforms"] = [RandAugment()]
     data = flowers(size, 5, BATCH_SIZE, **augmentation, seed=1)
-    found: dict[str, Any] = {"batches": []}
+    batches = []
 
     def note_batch(trainer, model, batch, batch_idx):
-        for (
-            layer
-        ) in model.modules():  # BatchNorm's statistics of half a batch are not those of the whole
+        for layer in model.modules():  # statistics of half a batch are not those of the whole
             if isinstance(layer, nn.BatchNorm2d):
                 layer.eval()
         pixels = (zlib.crc32(image.contiguous().numpy().tobytes()) for image in batch.images)
         images = dict(zip(batch.indices.tolist(), pixels, strict=True))
         rate = trainer.optimizers[0].param_groups[0]["lr"]
-        found["batches"].append({"step": trainer.global_step, "images": images, "lr": rate})
+        batches.append({"step": trainer.global_step, "images": images, "lr": rate})
 
-    def note_weights(trainer, model):
-        found["before"] = deepcopy(model.state_dict())
-
-    witness = LambdaCallback(on_train_start=note_weights, on_train_batch_start=note_batch)
-    own = {
-        "max_epochs": 2,
-        "log_every_n_steps": 1,
-        "logger": (logger := LossLogger()),
-        "limit_val_batches": 0,
-    }
-    callbacks = [witness, *[WhitenByFirstBatch()] * ("airbench" in arch)]
-    trainer(world_size, accumulate_grad_batches=accumulate, callbacks=callbacks, **own).fit(
-        network, datamodule=data
-    )
-    return found | {"losses": logger.losses, "after": network.state_dict()}
+    before = deepcopy(model.state_dict())
+    options = {"max_epochs": 2, "log_every_n_steps": 1, "limit_val_batches": 0}
+    logger, witness = LossLogger(), LambdaCallback(on_train_batch_start=note_batch)
+    options |= {"accumulate_grad_batches": accumulate, "logger": logger, "callbacks": [witness]}
+    trainer(world_size, **options).fit(model, datamodule=data)
+    after = {"before": before, "after": model.state_dict()}
+    return {"batches": batches, "losses": logger.losses, **after}
 
 
 @flowers_drawn_once()
 def train(out):
     """Trains all on the processes that were launched, each of which writes down what it saw."""
-    found = {
-        name: trained(int(os.environ["WORLD_SIZE"]), *options) for name, options in RUNS.items()
-    }
-    torch.save(found, out / f"{os.environ['RANK']}.pt")
+    runs = [trained(int(os.environ["WORLD_SIZE"]), accumulate) for accumulate in ACCUMULATED]
+    torch.save(runs, out / f"{os.environ['RANK']}.pt")
 
 
 def distance(one, other):
@@ -278,20 +222,15 @@ def distance(one, other):
 
 def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_weights(tmp_path):
     succeed(forked(2, train, tmp_path), tmp_path)
-    first_of, second_of = (
-        torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)
-    )
-    for run, (accumulate, arch) in RUNS.items():
-        alone = trained(1, accumulate, arch)
-        first, second = first_of[run], second_of[run]
+    ranks = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    for accumulate, first, second in zip(ACCUMULATED, *ranks, strict=True):
+        alone = trained(1, accumulate)
         assert len(alone["batches"]) == 2 * STEPS_PER_EPOCH
-        for batch, *parts in zip(*(one["batches"] for one in (alone, first, second)), strict=True):
+        for batch, *parts in zip(*(run["batches"] for run in (alone, first, second)), strict=True):
             assert [len(part["images"]) for part in parts] == [BATCH_SIZE // 2] * 2
             assert parts[0]["images"] | parts[1]["images"] == batch["images"]
-            for name in (
-                "step",
-                "lr",
-            ):  # no rule scales the learning rate by the number of processes
+            # no rule scales the learning rate by the number of processes
+            for name in ("step", "lr"):
                 assert parts[0][name] == parts[1][name] == batch[name]
         assert len(alone["losses"]) == 2 * STEPS_PER_EPOCH // accumulate
         assert first["losses"] == pytest.approx(alone["losses"], rel=1e-3)
