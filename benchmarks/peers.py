@@ -2,8 +2,9 @@
 
 Each trains a ResNet-18 from random weights on the same JPEG files, in batches of 32, in float32, on one thread: random
 resized crop, mirror image, SGD with momentum. A run over more images less one over fewer leaves out the start. The
-order rotates from round to round. Peers whose package is not installed are left out: ``pip install fastai mosaicml
-"transformers[torch]"``, best in an environment of their own.
+order rotates from round to round. Peers whose package is not installed are left out: ``pip install fastai mosaicml timm
+"transformers[torch]"``, best in an environment of their own. Where the CPU computes in bfloat16, ours is measured in it
+as well. ``ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`` before the command has a newer CPU do as one with AVX2.
 """
 
 import argparse
@@ -12,7 +13,8 @@ import resource
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from torchvision import datasets, models
+from torchvision import datasets, models, transforms
 from torchvision.transforms import v2
+
+from project.engine.hardware import best_precision
 
 BATCH, RATE, MOMENTUM = 32, 0.01, 0.9
 FEW, MANY = 64, 320
@@ -50,15 +54,67 @@ def network(folder: str) -> nn.Module:
     return built
 
 
-def by_hand(folder: str, size: int) -> None:
-    """Trains by a loop, as tutorials do."""
-    model = network(folder).train()
-    optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
-    for images, labels in loader(folder, size):
+def loop(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[tuple[Tensor, Tensor]]
+) -> None:
+    """Trains for an epoch."""
+    for images, labels in batches:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+
+
+def by_hand(folder: str, size: int) -> None:
+    """Trains by a loop, as tutorials do."""
+    model = network(folder).train()
+    loop(model, torch.optim.SGD(model.parameters(), RATE, MOMENTUM), loader(folder, size))
+
+
+def torchvision(folder: str, size: int) -> None:
+    """Trains as torchvision's reference script: its preset, and metrics of each batch."""
+    preset = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(size),
+            transforms.RandomHorizontalFlip(),
+            transforms.PILToTensor(),
+            transforms.ConvertImageDtype(torch.float32),
+            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ]
+    )
+    data = datasets.ImageFolder(f"{folder}/train", preset)
+    model = network(folder).train()
+    optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM, weight_decay=1e-4)
+    for images, labels in DataLoader(data, BATCH, shuffle=True, drop_last=True):
+        logits = model(images)
+        loss = nn.functional.cross_entropy(logits, labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        correct = logits.topk(5).indices == labels[:, None]
+        print(
+            loss.item(), correct[:, 0].float().mean().item(), correct.any(1).float().mean().item()
+        )
+
+
+def timm(folder: str, size: int) -> None:
+    """Trains as timm's script: its loader, network and optimizer; its colour jitter is off."""
+    from timm import create_model
+    from timm.data import create_dataset, create_loader
+    from timm.optim import create_optimizer_v2
+
+    data = create_loader(
+        create_dataset("", folder, split="train", is_training=True),
+        input_size=(3, size, size),
+        batch_size=BATCH,
+        is_training=True,
+        color_jitter=0,
+        num_workers=0,
+        persistent_workers=False,
+        device=torch.device("cpu"),
+    )
+    model = create_model("resnet18", num_classes=len(os.listdir(f"{folder}/train"))).train()
+    loop(model, create_optimizer_v2(model, "sgd", RATE, momentum=MOMENTUM), data)
 
 
 def lightning(folder: str, size: int) -> None:
@@ -148,7 +204,7 @@ def transformers(folder: str, size: int) -> None:
     Trainer(model, arguments, collate, data, optimizers=(optimizer, schedule)).train()
 
 
-def ours(folder: str, size: int) -> None:
+def ours(folder: str, size: int, precision: str = "32-true") -> None:
     """Trains by ``project.fit``, with its checkpoints, curves, validation and test."""
     from project import fit
 
@@ -162,7 +218,7 @@ def ours(folder: str, size: int) -> None:
         "--model.optimizer.lr": RATE,
         "--model.optimizer.momentum": MOMENTUM,
         "--trainer.max_epochs": 1,
-        "--trainer.precision": "32-true",
+        "--trainer.precision": precision,
         "--trainer.accelerator": "cpu",
         "--trainer.default_root_dir": f"{folder}-runs",
     }
@@ -172,7 +228,10 @@ def ours(folder: str, size: int) -> None:
 
 PEERS: dict[str, Callable[[str, int], None]] = {
     "ours": ours,
+    "ours in bfloat16": partial(ours, precision="bf16-mixed"),
     "a loop by hand": by_hand,
+    "torchvision": torchvision,
+    "timm": timm,
     "a plain LightningModule": lightning,
     "fastai": fastai,
     "composer": composer,
@@ -221,8 +280,12 @@ def main() -> None:
     peers = [
         peer
         for peer in PEERS
-        if peer not in ("fastai", "composer", "transformers") or find_spec(peer)
+        if peer not in ("timm", "fastai", "composer", "transformers") or find_spec(peer)
     ]
+    capability = torch.backends.cpu.get_cpu_capability()
+    if best_precision("cpu") == "32-true" or capability == "AVX2":
+        peers.remove("ours in bfloat16")
+    print(f"torch uses {capability}")
     times: dict[str, list[float]] = {peer: [] for peer in peers}
     with TemporaryDirectory() as folder:
         few, many = Path(folder, "few"), Path(folder, "many")
@@ -237,7 +300,11 @@ def main() -> None:
                     peer, few, options.size
                 )
                 times[peer].append(1000 * seconds / (trained[1] - trained[0]))
-                print(f"round {turn + 1}: {peer} {times[peer][-1]:.1f} ms", flush=True)
+                load = os.getloadavg()[0]
+                print(
+                    f"round {turn + 1}: {peer} {times[peer][-1]:.1f} ms (load {load:.1f})",
+                    flush=True,
+                )
     first = statistics.median(times["ours"])
     for peer, values in sorted(times.items(), key=lambda item: statistics.median(item[1])):
         middle = statistics.median(values)
