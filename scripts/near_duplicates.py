@@ -58,13 +58,7 @@ def pairs(hashes: np.ndarray) -> list[tuple[int, int, int]]:
 def main(data: str, output: str) -> None:
     """Lists the pairs, and draws the first."""
     module = CSVDataModule(data) if Path(data).is_file() else FolderDataModule(data)
-    splits = module.files()
-    images = [
-        (str(file), label, split)
-        for split, classes in splits.items()
-        for label, files in classes.items()
-        for file in files
-    ]
+    images = [(file.path, file.label, file.split) for file in module.files()]
     hashed = [(image, views) for image in images if (views := bits(image[0]))]
     found = [
         [d, *hashed[one][0], *hashed[other][0]]

@@ -80,8 +80,8 @@ def test_a_run_learns_from_all_bits_and_the_checkpoint_has_the_statistics_of_its
     run,
 ):
     assert json.loads((run / "metrics.json").read_text())["test"]["accuracy"] >= 0.9
-    files = FolderDataModule(str(run.parents[1] / "images"), channels=5, bits=16).files()["train"]
-    images = [np.load(file) / 65535 for paths in files.values() for file in paths]
+    files = FolderDataModule(str(run.parents[1] / "images"), channels=5, bits=16).files()
+    images = [np.load(file.path) / 65535 for file in files if file.split == "train"]
     mean = np.mean([image.mean((0, 1)) for image in images], 0)
     std = np.sqrt(np.mean([(image**2).mean((0, 1)) for image in images], 0) - mean**2)
     found = opened(run)[0].preprocessing

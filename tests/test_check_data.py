@@ -14,6 +14,7 @@ from project import check_data
 from project.data import CSVDataModule, FolderDataModule
 from project.fit import FitCLI
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
+from tests.engine.loading.stubs import by_class
 
 CLASSES = {"daisy": 12, "rose": 10, "向日葵": 8}
 
@@ -50,7 +51,7 @@ def test_a_good_folder_can_train_and_its_classes_are_counted_in_the_splits_of_tr
     )
     assert (code, found["trains"], found["refusal"], found["images"]) == (0, True, None, 30)
     assert (found["unreadable"], found["duplicates"]) == ([], [])
-    files = FolderDataModule(str(root), **options).files()
+    files = by_class(FolderDataModule(str(root), **options))
     expected = {
         name: {split: len(files[split][name]) for split in files} for name in files["train"]
     }
@@ -117,7 +118,7 @@ def test_a_csv_gives_the_report_of_its_folder(root, tmp_path, inspected):
         [*shlex.split(command.partition("project.fit ")[2]), "--data.num_workers=0"]
     )  # as it is printed
     assert isinstance(cli.datamodule, CSVDataModule)
-    files = cli.datamodule.files()
+    files = by_class(cli.datamodule)
     assert {name: {split: len(files[split][name]) for split in files} for name in CLASSES} == found[
         "classes"
     ]

@@ -1,5 +1,6 @@
 """Memory: as much at the end of a run as at its start, and one copy of the images for all loader workers."""
 
+import gc
 import io
 import re
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
-from project.data import FolderDataModule
+from project.engine import FileDataset
 from project.engine.loading.batch import ArrayDataset
-from project.engine.loading.layout import FoundFiles
-from project.engine.loading.paths import Paths
+from project.engine.loading.layout import ImageFile
 from tests.data.stubs import NoiseDataModule
+from tests.engine.loading.image_files import write_folder
+from tests.engine.loading.stubs import Files, Noise
 from tests.small import small
 
 needs_linux = pytest.mark.skipif(
@@ -49,24 +51,20 @@ def test_loader_workers_share_one_copy_of_the_images():
     loader._iterator._shutdown_workers()  # or they end in another test, whenever Python collects garbage
 
 
-class ListedDataModule(FolderDataModule):
-    """Files with names as ImageNet's, none of which exists."""
-
-    def files(self):
-        if not self._files:
-            names = [f"n{number:08}" for number in range(1440764, 1440864)]
-            files = {
-                name: Paths.of((f"{name}/{name}_{number}.JPEG" for number in range(300)), self.root)
-                for name in names
-            }
-            self._files = self._split(FoundFiles({"train": files}, self.root, ["classes"]))
-        return self._files
-
-
 def test_a_list_of_files_takes_40_bytes_an_image_for_names_like_imagenets(tmp_path):
-    """In one piece for all classes; a list of paths takes ten times as much."""
-    data = ListedDataModule(str(tmp_path))
+    """In one piece; a list of paths takes ten times as much."""
+    names = [f"n{number:08}" for number in range(1440764, 1440864)]
+    files = [tmp_path / f"{name}/{name}_{at}.JPEG" for name in names for at in range(300)]
+    dataset = FileDataset(files, torch.zeros(len(files)), Noise.preprocessing)
+    assert [*dataset.files] == files
+    torch.save(dataset, kept := io.BytesIO())
+    assert kept.tell() < 40 * len(files)
+
+
+def test_only_the_compact_lists_of_files_are_left_when_loader_workers_start(tmp_path):
+    data = Files(write_folder(tmp_path, {"a": 9, "b": 9}))
+    data.prepare_data()
     data.setup("fit")
-    torch.save((data.files(), data.splits), kept := io.BytesIO())
-    assert kept.tell() < 40 * 30_000
-    assert data.splits["train"].labels.dtype == torch.int64
+    assert sum(map(len, data.splits.values())) == 18
+    gc.collect()
+    assert not [record for record in gc.get_objects() if isinstance(record, ImageFile)]

@@ -78,4 +78,5 @@ def test_class_names_are_known_beforehand_and_are_those_of_the_folders(tmp_path)
     before = data.class_names
     folder = write_folder(tmp_path / "flower_photos", dict.fromkeys(reversed(before), 4))
     (folder / "LICENSE.txt").write_text("the archive has one")
-    assert before == [*data.files()["train"]] == sorted(before)
+    assert before == sorted(before)
+    assert {*before} == {file.label for file in data.files()}

@@ -14,8 +14,10 @@ from project.engine.errors import UserError
 from tests.conftest import cases
 from tests.data.stubs import attached, write_parquet
 from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.stubs import by_class
 
 CLASSES = {"rose": 12, "daisy": 12}
+CATS = ("cat", "dog")
 
 
 @pytest.fixture
@@ -42,33 +44,20 @@ def module(file, **options):
     )
 
 
-def listed(data):
-    return {
-        split: {name: [*files] for name, files in classes.items()}
-        for split, classes in data.files().items()
-    }
+def sizes(data):
+    return {split: sum(map(len, classes.values())) for split, classes in by_class(data).items()}
 
 
 def test_its_images_are_those_of_the_folder_in_the_same_splits(root):
-    data = attached(module(write(root / "labels.csv", rows_of(root))))
-    folder = attached(FolderDataModule(str(root), image_size=16, batch_size=4, num_workers=0))
+    data = module(write(root / "labels.csv", rows_of(root)))
+    folder = FolderDataModule(str(root), image_size=16, batch_size=4, num_workers=0)
     assert data.class_names == folder.class_names == sorted(CLASSES)
+    assert data.split_sizes() == folder.split_sizes() == sizes(data)
     for split in ("train", "val", "test"):
-        assert [*data.splits[split].files] == [*folder.splits[split].files]
-        keys = list(range(len(data.splits[split])))
-        found, expected = (module.splits[split].__getitems__(keys) for module in (data, folder))
-        assert all(map(torch.equal, found, expected))
-
-
-@pytest.mark.parametrize("kind", ["CSV", "folder", "folders of splits"])
-def test_classes_are_sorted_and_sizes_known_before_images_are_loaded(tmp_path, kind):
-    classes = {"Ä b": 12, "a": 12, "B": 12}
-    place = write_folder(tmp_path / "train" if kind == "folders of splits" else tmp_path, classes)
-    (place / ".hidden").mkdir()
-    file = write(tmp_path / "labels.csv", rows_of(tmp_path))
-    data = module(file) if kind == "CSV" else FolderDataModule(str(tmp_path))
-    assert data.class_names == ["B", "a", "Ä b"]
-    assert sum(data.split_sizes().values()) == 36
+        ours, theirs = (attached(module).splits[split] for module in (data, folder))
+        assert [*ours.files] == [*theirs.files]
+        keys = list(range(len(ours)))
+        assert all(map(torch.equal, ours.__getitems__(keys), theirs.__getitems__(keys)))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
@@ -81,107 +70,32 @@ def test_spellings_of_spreadsheets_are_read_without_an_option(root, encoding, se
     data = module(file)
     assert data.class_names == [names["daisy"], names["rose"]]
     plain = module(write(root / "plain.csv", [row[:2] for row in rows]))
-    assert listed(data) == listed(plain)
+    assert data.files() == plain.files()
     unused = "not used: the column a note; or | more, quoted"
     assert data.layout == f"2 classes from the column label; {unused}"
 
 
 def test_paths_and_labels_of_other_systems_are_found_in_the_same_splits(tmp_path):
     root = write_folder(tmp_path, {"caf\u00e9/new": 30, "tea": 30})
-    rows = rows_of(root)
-    plain = module(write(root / "plain.csv", [(path, path.split("/")[0]) for path, _ in rows]))
-    other = [
-        (normalize("NFD", path).replace("/", "\\"), normalize("NFD", path.split("/")[0]))
-        for path, _ in rows
-    ]
+    rows = [(path, path.split("/")[0]) for path, _ in rows_of(root)]
+    plain = module(write(root / "plain.csv", rows))
+    other = [[normalize("NFD", cell).replace("/", "\\") for cell in row] for row in rows]
     data = module(write(root / "windows.csv", other))
     assert data.class_names == ["caf\u00e9", "tea"]
-    assert listed(data) == listed(plain)
+    assert data.files() == plain.files()
 
 
-@cases(
-    "change text",
-    (
-        lambda rows: [*rows, (rows[0][0], "rose", "")],
-        "line 26: 'daisy/image 0.jpg' is in line 2, too",
-    ),
-    (
-        lambda rows: [*rows, ("nowhere.jpg", "rose", "")],
-        "line 26: there is no file 'nowhere.jpg' in --data.root",
-    ),
-    (lambda rows: [*rows, ("", "rose", "")], "line 26: it must have a path and a label"),
-    (lambda rows: [*rows, (rows[0][0],)], "line 26 has 1 columns, not 3"),
-    (lambda rows: [*rows, ("x", "rose", "", "y")], "line 26 has 4 columns, not 3"),
-    (
-        lambda rows: [(*row[:2], "fold1") for row in rows],
-        "line 2: the split must be train, val or test, got 'fold1'",
-    ),
-    (
-        lambda rows: [(*rows[0][:2], "val"), *rows[1:]],
-        "line 3: the split must be train, val or test, got ''",
-    ),
-    (lambda rows: rows[:12], "one class only, 'daisy'"),
-    (lambda rows: [], "names no image"),
-)
-def test_what_is_wrong_is_said_with_its_line(root, change, text):
-    rows = [(*row, "") for row in rows_of(root)]
-    with pytest.raises(UserError, match=text):
-        module(write(root / "labels.csv", change(rows), ("path", "label", "split"))).files()
-
-
-def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
-    with pytest.raises(UserError, match="there is no file"):
-        module(root / "labels.csv").files()
-    with pytest.raises(UserError, match=r"--data.path_column must name one of the columns a or b"):
-        module(write(root / "labels.csv", [], ("a", "b"))).files()
-    grouped = write(
-        root / "labels.csv", [(*row, "") for row in rows_of(root)], ("path", "label", "site")
-    )
-    with pytest.raises(UserError, match="line 2: it must have a path, a label and a group"):
-        module(grouped, group="site").files()
-    with pytest.raises(UserError, match=r"--data\.group: 'place' finds nothing in 'daisy"):
-        module(grouped, group="place").files()
-    with pytest.raises(UserError, match=r"split_column must name .* path, label or site, got 'x'"):
-        module(grouped, split_column="x").files()
-    for content, line in {
-        "{": "line 1",
-        "[1]": "",
-        '{"path": 1}\n[]': "",
-        "{}\n\n{]": "line 3",
-    }.items():
-        (root / "labels.jsonl").write_text(content)
-        with pytest.raises(UserError, match=rf"labels\.jsonl' cannot be read as a table: {line}"):
-            module(root / "labels.jsonl").files()
-    (root / "labels.jsonl").write_text(
-        '{"path": "rose/image 0.jpg", "label": 1}\n\n{"path": "x"}\n'
-    )
-    with pytest.raises(UserError, match=r"labels\.jsonl', line 3: it must have"):
-        module(root / "labels.jsonl").files()
-    twice = write(
-        root / "labels.csv", [(*row, "b") for row in rows_of(root)], ("path", "label", "label")
-    )
-    with pytest.raises(UserError, match="two of its columns have one name: path, label and label"):
-        module(twice).files()
-    with pytest.raises(UserError, match=r"0.jpg' cannot be read as a table: it is no text"):
-        module(root / "rose" / "image 0.jpg").files()
-
-
-SPLITS = ["split", "Subset", "SPLIT", "data set"]
-
-
-@pytest.mark.parametrize("column", SPLITS)
+@pytest.mark.parametrize("column", ["split", "Subset", "data set"])
 @pytest.mark.parametrize("option", [{}, {"split_column": True}])
 def test_a_column_of_splits_is_followed_whatever_it_is_called(root, column, option):
     names = ("Train", "eval")
     rows = [(*row, names[number % 2]) for number, row in enumerate(rows_of(root))]
     file = write(root / "labels.csv", rows, ("path", "label", column))
     data = module(file, **dict.fromkeys(option, column))
-    files = data.files()
-    assert sorted(files["test"].paths) == [
-        root / path for path, _, split in rows if split == "eval"
-    ]
-    assert all(files["val"].values())
-    assert sum(len(classes.paths) for classes in files.values()) == len(rows)
+    tested = [file.path for file in data.files() if file.split == "test"]
+    assert tested == [str(root / path) for path, _, split in rows if split == "eval"]
+    assert len(data.files()) == len(rows)
+    assert len(by_class(data)["val"]) == 2
     assert data.layout == f"2 classes from the column label; splits from the column {column}"
 
 
@@ -193,7 +107,16 @@ def each(count, line):
     return [line(number) for number in range(count)]
 
 
-CATS = ("cat", "dog")
+def write_tables(root, images, tables):
+    """Writes files, so many of each pattern, and tables; returns the first of these."""
+    for path in [pattern.format(at) for pattern, count in images.items() for at in range(count)]:
+        (root / path).parent.mkdir(exist_ok=True)
+        noise(8, 8).save(root / path)
+    for name, text in tables.items():
+        (root / name).write_text(text)
+    return root / next(iter(tables))
+
+
 IMAGES = {"img/i{}.jpg": 12, "train/{}.jpg": 8, "test/{}.jpg": 2}
 REST = "images without a class are left out: 10, such as test/0.jpg"
 
@@ -213,7 +136,7 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
     (
         {"t.csv": lines("'image','class'", *each(12, lambda i: f"'img\\i{i}.jpg','c, {i % 2}'"))},
         ["c, 0", "c, 1"],
-        "from the column class",
+        f"from the column class; {REST}",
     ),
     (
         {
@@ -271,7 +194,7 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
             "names.json": '{"0": "cat", "1": "dog"}',
         },
         ["cat", "dog"],
-        "from the column label; train from train.csv; their names from names.json; val from"
+        "from the column label; their names from names.json; train from train.csv; val from"
         " valid.csv; 2 images of test.csv have no classes: they are for the command predict; images"
         " without a class are left out: 2, such as img/i10.jpg",
     ),
@@ -297,59 +220,84 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
     ),
 )
 def test_the_tables_that_people_have_are_understood_and_said(tmp_path, tables, names, layout):
-    for pattern, count in IMAGES.items():
-        for path in each(count, pattern.format):
-            (tmp_path / path).parent.mkdir(exist_ok=True)
-            noise(8, 8).save(tmp_path / path)
-    for name, text in tables.items():
-        (tmp_path / name).write_text(text)
-    data = module(tmp_path / next(iter(tables)))
-    files = data.files()
+    data = module(write_tables(tmp_path, IMAGES, tables))
     assert data.class_names == names
+    assert sizes(data)["val"] == (4 if "is_valid" in layout else 2)
+    assert sizes(data)["test"] == (1 if "test and train" in layout else 2)
     assert data.layout == f"2 classes {layout}"
-    given = {"val": ("valid.csv", "is_valid"), "test": ("test/_classes", "test and train")}
-    sizes = {split: len(files[split].paths) for split in given}
-    assert sizes["val"] == (4 if "is_valid" in layout else 2)
-    assert sizes["test"] == (1 if "test and train" in layout else 2)
+
+
+def table(*rows, header="path,label,split"):
+    """A table of twelve good rows, and others."""
+    good = each(12, lambda i: f"img/{i}.jpg,{CATS[i % 2]},")
+    return {"t.csv": lines(header, *good, *rows)}
 
 
 @cases(
     "tables message",
+    (table("img/0.jpg,cat,"), r"line 14: '.*img/0.jpg' is in line 2, too"),
+    (table("nowhere.jpg,cat,"), "line 14: there is no file 'nowhere.jpg' in --data.root"),
+    (table(",cat,"), "line 14: there is no file '' in --data.root"),
+    (table("other/0.jpg,,"), "line 14: it has no label"),
+    (table("other/0.jpg"), "line 14 has 1 columns, not 3"),
+    (table("other/0.jpg,cat,,y"), "line 14 has 4 columns, not 3"),
+    (table("other/0.jpg,cat,fold1"), "line 2: the split must be train, val or test, got ''"),
+    (table(header="path,label,label"), "columns have one name: path, label and label"),
+    ({"t.csv": "path,label\nimg/0.jpg,cat"}, "one class only, 'cat'"),
+    ({"t.csv": "path,label\n"}, "names no image"),
+    ({"t.csv": "a,b\n1,2"}, r"--data.path_column must name one of the columns a or b"),
     (
         {"t.csv": "filename,cat,dog\nimg/0.jpg,1,1\n"},
         "line 2: it has 2 ones in the columns cat and dog; .* multi-label",
     ),
     ({"t.csv": "file,sex,dx\nimg/0.jpg,m,nv\n"}, "label_column must name .* file, sex or dx"),
-    ({"t.csv": "image,label\n0,cat\n"}, "'0' may be img/0.jpg or other/0.jpg"),
+    ({"t.csv": "image,label\n0,cat\n"}, "line 2: '0' may be img/0.jpg or other/0.jpg"),
     (
         {"t.csv": "image,file,label\nimg/0.jpg,other/0.jpg,cat\n"},
         "path_column must name one of the columns image, file or label",
     ),
     (
         {"t.csv": "file,label\nimg/0.jpg,1\n", "a.json": '{"1": "x"}', "b.json": '{"1": "y"}'},
-        "a.json and b.json name its classes differently|b.json and a.json name",
+        "a.json and b.json name the classes differently",
     ),
     ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column must name"),
+    ({"t.jsonl": "{"}, r"t\.jsonl' cannot be read as a table: line 1"),
+    ({"t.jsonl": "{}\n\n{]"}, r"t\.jsonl' cannot be read as a table: line 3"),
+    ({"t.jsonl": '{"path": 1}\n[]'}, r"t\.jsonl' cannot be read as a table"),
+    ({"t.jsonl": '{"path": "img/0.jpg", "label": 1}\n\n{"path": "img/1.jpg"}'}, "', line 3: it"),
 )
-def test_what_a_table_leaves_open_is_asked_for(tmp_path, tables, message):
-    for folder in ("img", "other"):
-        (tmp_path / folder).mkdir()
-        noise(8, 8).save(tmp_path / folder / "0.jpg")
-    for name, text in tables.items():
-        (tmp_path / name).write_text(text)
+def test_what_is_wrong_or_open_is_named_with_its_line(tmp_path, tables, message):
+    file = write_tables(tmp_path, {"img/{}.jpg": 12, "other/{}.jpg": 1}, tables)
     with pytest.raises(UserError, match=message):
-        module(tmp_path / "t.csv").files()
+        module(file).files()
+
+
+def test_options_that_fit_no_column_or_path_are_named(root):
+    rows = [(*row, "") for row in rows_of(root)]
+    file = write(root / "labels.csv", rows, ("path", "label", "site"))
+    for options, message in (
+        ({"group": "site"}, "--data.group: 'site' finds nothing in 'daisy"),
+        ({"label_from": "(x)"}, r"--data.label_from: '\(x\)' finds nothing in 'daisy"),
+        ({"split_column": "x"}, "split_column must name .* path, label or site, got 'x'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            module(file, **options).files()
+    for other in (root / "none.csv", root / "rose" / "image 0.jpg"):
+        with pytest.raises(
+            UserError, match=f"there is no file '{other}'|cannot be read as a table"
+        ):
+            module(other).files()
 
 
 def test_a_table_beside_its_images_is_read_from_the_folder_itself(root, monkeypatch):
     monkeypatch.chdir(root / "rose")
     for file in [*Path().iterdir()]:
         file.rename(file.name.replace("image ", ""))
-    for name, path in {"plain": "{}.jpg", "dots": "./{}.jpg", "ids": "{}"}.items():
-        rows = [f"{path.format(number)},{number % 2}" for number in range(8)]
-        Path(f"{name}.csv").write_text(lines("image,label", *rows))
-        data = module(f"{name}.csv")
-        assert sum(len(classes.paths) for classes in data.files().values()) == 8
+    for path in ("{}.jpg", "./{}.jpg", "{}"):
+        rows = each(8, lambda i, path=path: f"{path.format(i)},{i % 2}")
+        Path("t.csv").write_text(lines("image,label", *rows))
+        data = module("t.csv")
+        assert len(data.files()) == 8
         assert data.layout.endswith("left out: 4, such as 10.jpg")
 
 
@@ -364,20 +312,14 @@ def test_a_folder_without_classes_names_the_command_that_reads_its_table(root):
 
 
 def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(root):
-    paths, labels = zip(*rows_of(root), strict=True)
+    paths, labels = map(list, zip(*rows_of(root), strict=True))
     file = write_parquet(root / "t.parquet", {"file": paths, "label": labels})
-    plain = module(write(root / "plain.csv", rows_of(root)))
-    assert listed(module(file)) == listed(plain)
+    assert module(file).files() == module(write(root / "plain.csv", rows_of(root))).files()
+    write_parquet(file, {"file": paths, "label": [float("nan"), *[1.0] * (len(paths) - 1)]})
+    with pytest.raises(UserError, match="line 1: it has no label"):
+        module(file).files()
     write_parquet(file, {"image": [{"bytes": b"", "path": ""}], "label": [0]})
     with pytest.raises(UserError, match="holds the images themselves; --data hf:FOLDER reads it"):
-        module(file).files()
-
-
-def test_a_label_that_is_no_number_is_missing(root):
-    paths, _ = zip(*rows_of(root), strict=True)
-    labels = [float("nan"), *[1.0] * (len(paths) - 1)]
-    file = write_parquet(root / "t.parquet", {"file": paths, "label": labels})
-    with pytest.raises(UserError, match="line 1: it must have a path and a label"):
         module(file).files()
 
 
@@ -390,8 +332,8 @@ def test_without_pyarrow_one_line_says_what_to_install(root, monkeypatch):
 
 def test_a_regular_expression_finds_groups_and_labels_in_a_tables_paths(root):
     file = write(root / "labels.csv", rows_of(root))
-    data = module(file, group="image ([0-9]+)")
-    files = {split: {*classes.paths} for split, classes in data.files().items()}
-    numbers = {split: {path.name for path in paths} for split, paths in files.items()}
-    assert sum(map(len, numbers.values())) == len(set.union(*numbers.values())) == 12
-    assert listed(module(file, label_from="(.*)/")) == listed(module(file))
+    split_of = {
+        (Path(file.path).name, file.split) for file in module(file, group="image ([0-9]+)").files()
+    }
+    assert len(split_of) == 12
+    assert module(file, label_from="(.*)/").files() == module(file).files()

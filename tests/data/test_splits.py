@@ -1,18 +1,27 @@
-"""Splits: of a dataset that stays as it is, by exact shares; of a class that grows, by the files' own names."""
+"""Splits: by exact shares of a dataset that stays as it is, or by hashes of the names of files or of their groups."""
 
+import contextlib
 import random
+import re
+from collections import defaultdict
 from functools import cache
 from hashlib import blake2b
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from project.data import CSVDataModule, FolderDataModule
 from project.engine.errors import UserError
-from project.engine.loading.splits import cut_groups, hashed_split, stratified_split
+from project.engine.loading.splits import grouped_split, hashed_split, stratified_split
+from tests.conftest import cases
+from tests.engine.loading.image_files import noise
 
 FRACTIONS = {"test": 0.1, "val": 0.1}
 WIDE = {"test": 0.4, "val": 0.3}
 CLASSES = ["daisy", "rose", "tulip"]
+SPLITS = {"train", "val", "test"}
 
 
 @pytest.mark.parametrize("fractions", [{}, {"val": 0.1}, WIDE, {"val": 0.05, "test": 0.9}], ids=str)
@@ -38,29 +47,24 @@ def test_every_class_gives_its_share_to_every_split_and_one_image_at_least(count
 def test_a_class_with_too_few_images_is_named(count, fractions):
     with pytest.raises(UserError, match=rf"'rose' has {count} images"):
         stratified_split([0] * 10 + [1] * count, fractions, 0, CLASSES)
-    wanted = (
-        rf"class 'daisy' has {count} images or groups, too few for the {len(fractions) + 1} splits"
-    )
-    with pytest.raises(UserError, match=wanted):
-        places([f"{number}.jpg" for number in range(count)], fractions=fractions)
+    with pytest.raises(
+        UserError, match=rf"'daisy' has {count} images .* {len(fractions) + 1} splits"
+    ):
+        split_of(shuffled_names(count, 0), fractions=fractions)
 
 
-def places(names, seed=0, fractions=FRACTIONS):
+def split_of(names, seed=0, fractions=FRACTIONS):
     """The split of each file of a class that can grow."""
-    found = hashed_split(names, fractions, seed, "daisy")
-    return {names[position]: split for split, positions in found.items() for position in positions}
+    splits = grouped_split(["daisy"] * len(names), names, fractions, seed)
+    return dict(zip(names, splits, strict=True))
 
 
-def own_place(name, seed=0, fractions=FRACTIONS):
-    """The split that the hash of a name alone says."""
-    hashed = int.from_bytes(blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()) / 2**64
-    return (
-        "test"
-        if hashed < fractions["test"]
-        else "val"
-        if hashed < sum(fractions.values())
-        else "train"
-    )
+def own_place(name, seed=0, fractions=FRACTIONS, start=0.0):
+    """The split that the hash of a name alone says, by a plain rule."""
+    digest = blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    rank = (int.from_bytes(digest) // 2**11 / 2**53 - start) % 1.0
+    ends = {"test": fractions["test"], "val": sum(fractions.values())}
+    return next((split for split, end in ends.items() if rank < end), "train")
 
 
 def shuffled_names(count, seed):
@@ -73,7 +77,7 @@ def shuffled_names(count, seed):
 def grown(seed, fractions):
     """A class of three files and more, up to forty, which come in any order."""
     names = shuffled_names(40, seed)
-    return [places(names[:size], seed, dict(fractions)) for size in range(3, 41)]
+    return [split_of(names[:size], seed, dict(fractions)) for size in range(3, 41)]
 
 
 @pytest.mark.parametrize("fractions", [FRACTIONS, WIDE], ids=str)
@@ -84,6 +88,7 @@ def test_only_files_that_stood_in_move_when_others_are_added(fractions, added):
     for seed in range(150):
         seen = grown(seed, tuple(fractions.items()))
         for before, after in zip(seen, seen[added:], strict=False):
+            assert {*before.values()} == SPLITS
             own = {name: own_place(name, seed, fractions) for name in before}
             moved = {
                 name: {before[name], after[name]} for name in before if before[name] != after[name]
@@ -93,7 +98,7 @@ def test_only_files_that_stood_in_move_when_others_are_added(fractions, added):
             if added == 1:
                 assert len(moved) <= 2
                 assert {"test", "train"} not in moved.values()
-            if {*own.values()} == {"train", "val", "test"}:
+            if {*own.values()} == SPLITS:
                 settled += 1
                 assert before == own
                 assert not moved
@@ -101,34 +106,180 @@ def test_only_files_that_stood_in_move_when_others_are_added(fractions, added):
     assert left or added == 1 or fractions == WIDE
 
 
-@pytest.mark.parametrize(
-    "fractions", [FRACTIONS, WIDE, {"test": 0.05, "val": 0.9}, {"val": 0.1}], ids=str
-)
-def test_a_class_that_grows_has_an_image_in_every_split(fractions):
-    for seed in range(50):
-        for count in range(len(fractions) + 1, 41):
-            assert set(places(shuffled_names(count, seed), seed, fractions).values()) == {
-                "train",
-                *fractions,
-            }
-
-
 @pytest.mark.parametrize("fractions", [FRACTIONS, WIDE, {"test": 0.2, "val": 0.3}], ids=str)
 @pytest.mark.parametrize("fold", [None, 1, 4])
-def test_a_split_of_many_is_that_of_a_plain_loop(fractions, fold):
+def test_a_split_of_many_is_that_of_a_plain_rule(fractions, fold):
     names = shuffled_names(5000, seed=7)
-    if fold is not None:
-        fractions = {**fractions, "test": 0.2}
-    ends = {"test": fractions["test"], "val": sum(fractions.values())}
-    expected: dict[str, list[int]] = {"test": [], "val": [], "train": []}
-    for position, name in enumerate(names):
-        hashed = (
-            int.from_bytes(blake2b(f"3/{name}".encode(), digest_size=8).digest()) // 2**11 / 2**53
-        )
-        rank = (hashed - 0.2 * ((fold or 1) - 1)) % 1.0
-        split = next((split for split, end in ends.items() if rank < end), "train")
-        expected[split].append(position)
     if fold is None:
-        assert hashed_split(names, fractions, 3, "daisy") == expected
-    parts = cut_groups({"daisy": names}, fractions, 3, fold or 1, 1 if fold is None else 5)
-    assert {split: part["daisy"] for split, part in parts.items()} == expected
+        expected = [own_place(name, 3, fractions) for name in names]
+        parts = hashed_split(names, fractions, 3, "daisy")
+        assert [expected[place] for place in parts["test"]] == ["test"] * expected.count("test")
+        assert grouped_split(["daisy"] * 5000, names, fractions, 3) == expected
+    else:
+        shares = fractions | {"test": 0.2}
+        expected = [own_place(name, 3, shares, start=0.2 * (fold - 1)) for name in names]
+        assert grouped_split(["daisy"] * 5000, names, shares, 3, fold, 5) == expected
+
+
+def drawn(seed, groups, shared=0.3):
+    """The labels and groups of images of three classes, of which some groups have two."""
+    dice = random.Random(seed)
+    images = []
+    for number in range(groups):
+        names = dice.sample("abc", 2 if dice.random() < shared else 1)
+        images += [(dice.choice(names), f"group {number}") for _ in range(dice.randrange(1, 9))]
+    return images
+
+
+def cut(images, seed, fractions=FRACTIONS, **folds):
+    labels, groups = zip(*images, strict=True)
+    return grouped_split(labels, groups, fractions, seed, **folds)
+
+
+def splits_of_groups(images, splits):
+    found = defaultdict(set)
+    for (_, group), split in zip(images, splits, strict=True):
+        found[group].add(split)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_group_is_divided_or_moves_and_classes_get_about_their_shares(seed):
+    fractions = {"test": 0.2, "val": 0.2}
+    images = drawn(seed, 400)
+    splits = cut(images, seed, fractions)
+    before = splits_of_groups(images, splits)
+    assert {len(splits) for splits in before.values()} == {1}
+    for name in "abc":
+        of_class = [
+            split for (label, _), split in zip(images, splits, strict=True) if label == name
+        ]
+        for split, fraction in fractions.items():
+            assert abs(of_class.count(split) / len(of_class) - fraction) < 0.12
+    more = images + random.Random(seed).sample(images, 15)
+    more += [(label, f"new {group}") for label, group in drawn(seed + 100, 60)]
+    after = splits_of_groups(more, cut(more, seed, fractions))
+    assert {group: after[group] for group in before} == before
+
+
+def require_all(images, splits):
+    """Each class has images in each split, and no group is divided."""
+    labels = [label for label, _ in images]
+    assert {*zip(labels, splits, strict=True)} == {(a, b) for a in {*labels} for b in SPLITS}
+    assert {len(splits) for splits in splits_of_groups(images, splits).values()} == {1}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_groups_of_a_class_have_images_in_every_split_of_every_fold(seed):
+    images = [(name, f"{name}{at // 4}") for name in "abcde" for at in range(40)]
+    fractions = {"test": 0.2, "val": 0.1}
+    folds = [cut(images, seed, fractions, fold=fold, folds=5) for fold in range(1, 6)]
+    for splits in folds:
+        require_all(images, splits)
+    assert all(column.count("test") == 1 for column in zip(*folds, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_three_groups_are_enough_and_small_classes_alone_move_when_groups_are_added(seed):
+    dice = random.Random(seed)
+    images = [(name, f"{name}{at}") for name in "abc" for at in range(dice.randrange(3, 30))]
+    before = cut(images, seed)
+    require_all(images, before)
+    after = cut(images + [("c", f"new {at}") for at in range(9)], seed)
+    pairs = zip(images, before, after[: len(images)], strict=True)
+    moved = {label for (label, _), old, new in pairs if old != new}
+    assert moved <= {"c"}
+
+
+def test_a_class_without_a_group_of_its_own_in_a_split_is_an_error():
+    images = [
+        ("a", "b0"),
+        ("a", "a0"),
+        ("a", "a1"),
+        ("a", "a2"),
+        *(("b", f"b{at}") for at in range(3)),
+    ]
+    whole = 0
+    for seed in range(60):
+        with contextlib.suppress(UserError):  # or it is in each split
+            require_all(images, cut(images, seed))
+            whole += 1
+    assert 40 < whole < 60
+
+
+PATTERN = "site([0-9]+)"
+
+
+def images(root, name, site, count):
+    (root / name).mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        noise(20, 20, seed=number).save(root / name / f"site{site}_{number}.jpg")
+
+
+@pytest.fixture
+def root(tmp_path):
+    for site in range(12):
+        images(tmp_path / "images", "ab"[site % 2], site, 4)
+    images(tmp_path / "images", "a", 1, 2)  # a site of both classes
+    return tmp_path / "images"
+
+
+def test_groups_of_a_folder_and_a_csv_are_cut_alike(root):
+    files = FolderDataModule(str(root), group=PATTERN, split_seed=9).files()
+    site = {file.path: re.findall("site([0-9]+)_", file.path)[0] for file in files}
+    assert len({(site[file.path], file.split) for file in files}) == 12
+    rows = [f"{Path(file.path).relative_to(root)},{file.label},{site[file.path]}" for file in files]
+    (root / "labels.csv").write_text("\n".join(["path,label,site", *rows]))
+    of_csv = CSVDataModule(str(root / "labels.csv"), group="site", split_seed=9)
+    assert of_csv.files() == files
+
+
+@pytest.mark.parametrize("group", [None, PATTERN])
+@pytest.mark.parametrize("folds", [2, 5])
+def test_over_the_folds_each_image_is_tested_once_and_stays_where_it_is(tmp_path, group, folds):
+    def folds_of_all():
+        return [
+            {file.path: file.split for file in FolderDataModule(str(tmp_path), **options).files()}
+            for options in each
+        ]
+
+    each: list[dict[str, Any]] = [
+        {"group": group, "folds": folds, "fold": fold, "split_seed": 6}
+        for fold in range(1, folds + 1)
+    ]
+    for site in range(40):
+        images(tmp_path, "ab"[site % 2], site, 1 + site % 3)
+    before = folds_of_all()
+    tested = [path for fold in before for path, split in fold.items() if split == "test"]
+    assert sorted(tested) == sorted(map(str, tmp_path.rglob("*.jpg")))
+    images(tmp_path, "a", 99, 3)
+    assert all(old.items() <= new.items() for old, new in zip(before, folds_of_all(), strict=True))
+
+
+@cases(
+    "options message",
+    ({"folds": 1}, "--data.folds must be at least 2, got 1"),
+    ({"folds": 3, "fold": 4}, "--data.fold must be at most --data.folds, 3, got 4"),
+    ({"fold": 2}, "--data.fold must be at most --data.folds, 1, got 2"),
+    ({"group": "site([0-9]+)_9"}, r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
+    ({"group": "site("}, r"'site\(' is no regular expression"),
+    ({"group": "site"}, "class 'a' has 1 images or groups, too few for the 3 splits"),
+)
+def test_folds_and_groups_that_cannot_be_are_refused(root, options, message):
+    with pytest.raises(UserError, match=message):
+        FolderDataModule(str(root), **options).files()
+
+
+def test_given_splits_that_divide_a_group_are_refused(tmp_path):
+    for split, first in {"train": 0, "val": 3, "test": 5}.items():
+        for name in "ab":
+            for site in range(first, first + 3):
+                images(tmp_path / split, name, site, 2)
+    with pytest.raises(
+        UserError, match=r"--data\.folds cuts a test set in each fold, but '.*' has one already"
+    ):
+        FolderDataModule(str(tmp_path), folds=2).files()
+    data = FolderDataModule(str(tmp_path), group=PATTERN)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"--data\.group: '5' has images in test and val"):
+            data.files()

@@ -66,8 +66,8 @@ def _check(
     files = data.files()
     facts |= survey(data.images_root, files, data.bands) | {"layout": data.layout}
     if data.group is not None:
-        facts["groups"] = len(data.splits_of_groups(files))
-    images = len(files["train"].paths)
+        facts["groups"] = len({file.group for file in files})
+    images = sum(file.split == "train" for file in files)
     if images < data.batch_size:
         changed["batch_size"] = max(1, images // 2)
     flags = [f"--data.{name} {shlex.quote(str(value))}" for name, value in changed.items()]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median_low
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ from ..preprocessing import Bands
 from ..run.files import whole_file
 from ..run.progress import progress_bar
 from .decode import check_image, decode, open_image, read_bands, reason
-from .paths import ClassFiles, Paths, joined, prefix_of
+from .layout import ImageFile
+from .scan import prefix_of
 
 _VERSION = 5  # of the record; another number where the check or the facts change
 _WORTH_PROCESSES = 1024  # so many new files take longer than starting processes does
@@ -42,18 +43,8 @@ The size is the size of the upright image.
 T = TypeVar("T")
 
 
-class Description(NamedTuple):
-    """An image that was decoded as training sees it, with PIL's names of its format and mode."""
-
-    width: int
-    height: int
-    format: str
-    mode: str
-    pixels: str  # a hash
-
-
 def check_files(
-    files: Paths, root: Path, bands: Bands | None = None
+    paths: Sequence[str], root: Path, bands: Bands | None = None
 ) -> tuple[dict[str, str], NDArray[np.void]]:
     """Checks the image files below ``root`` that are new or changed since the last check.
 
@@ -65,19 +56,17 @@ def check_files(
     """
     record = _record_of(f"{root}{bands or ''}")
     sure_before = time.time_ns() - _UNSURE_NS
-    rows = np.fromiter(_stamps(files, prefix_of(root)), ROW, len(files))
+    rows = np.fromiter(_stamps(paths, prefix_of(root)), ROW, len(paths))
     known = _recall(record)
-    # of a copy, as searching the column of a mapped record takes twice as long
-    places = known["name"].copy().searchsorted(rows["name"]).clip(max=len(known) - 1)
+    places = known["name"].searchsorted(rows["name"]).clip(max=len(known) - 1)
     same = (known[_STAMP][places] == rows[_STAMP]) & (rows["length"] >= 0)
     rows[same] = known[places[same]]
-    new = np.flatnonzero(~same)
+    new = np.flatnonzero(~same).tolist()
+    sizes = _look_at([paths[row] for row in new], partial(_checked_size, bands=bands))
     defects: dict[str, str] = {}
-    unread = files.take(new)
-    sizes = _look_at(unread, partial(_checked_size, bands=bands))
-    for row, path, size in zip(new.tolist(), unread.strings(), sizes, strict=True):
+    for row, size in zip(new, sizes, strict=True):
         if isinstance(size, str):
-            defects[path] = size
+            defects[paths[row]] = size
             rows["length"][row] = -1
         else:
             rows[["width", "height"]][row] = size
@@ -87,9 +76,9 @@ def check_files(
     return defects, rows
 
 
-def _stamps(files: Paths, prefix: str) -> Iterator[tuple[int, int, int, int, int]]:
+def _stamps(paths: Sequence[str], prefix: str) -> Iterator[tuple[int, int, int, int, int]]:
     """Yields each file's row, without the image's size."""
-    for path in files.strings():
+    for path in paths:
         name = os.fsencode(f"{_VERSION} {path.removeprefix(prefix)}")
         key = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
         try:
@@ -108,44 +97,42 @@ def _checked_size(file: Path, bands: Bands | None) -> tuple[int, int]:
     return width, height
 
 
-def _describe(file: Path, bands: Bands | None) -> Description:
-    """Decodes and describes an image."""
+def _describe(file: Path, bands: Bands | None) -> dict[str, Any]:
+    """Decodes an image as training sees it; returns its size, PIL's names and a hash of it."""
     if bands is not None:
         image = read_bands(file, bands)
-        kind = file.suffix
-        mode = f"{bands[0]} x {bands[1]} bits"
+        kind = {"format": file.suffix, "mode": f"{bands[0]} x {bands[1]} bits"}
     else:
         with open_image(file) as opened:
             image = decode(opened, file)
-            kind = opened.format or ""
-            mode = opened.mode
+            kind = {"format": opened.format or "", "mode": opened.mode}
     _, height, width = image.shape
     digest = hashlib.blake2b(repr((width, height)).encode(), digest_size=16)
     digest.update(image.permute(1, 2, 0).contiguous().numpy().data)
-    return Description(width, height, kind, mode, digest.hexdigest())
+    return {"width": width, "height": height, "pixels": digest.hexdigest(), **kind}
 
 
-def _look_at(files: Paths, look: Callable[[Path], T]) -> Iterator[T | str]:
+def _look_at(paths: Sequence[str], look: Callable[[Path], T]) -> Iterator[T | str]:
     """Yields what ``look`` returns of each file, or the reason why the file cannot be read."""
     # workers of a loader end when this process is killed, which those of other pools do not
     loader = DataLoader(
-        cast("Dataset[Path]", files),
+        cast("Dataset[str]", paths),
         batch_size=_AT_ONCE,
-        num_workers=min(usable_cores(), _MOST_PROCESSES) if len(files) > _WORTH_PROCESSES else 0,
+        num_workers=min(usable_cores(), _MOST_PROCESSES) if len(paths) > _WORTH_PROCESSES else 0,
         collate_fn=partial(_outcomes, look),
         generator=torch.Generator(),  # which it draws from, and not from the run's
     )
-    with progress_bar(len(files), text="checking images") as bar:
+    with progress_bar(len(paths), text="checking images") as bar:
         for outcomes in loader:
             bar.update(len(outcomes))
             yield from outcomes
 
 
-def _outcomes(look: Callable[[Path], T], files: Sequence[Path]) -> list[T | str]:
+def _outcomes(look: Callable[[Path], T], paths: Sequence[str]) -> list[T | str]:
     outcomes: list[T | str] = []
-    for file in files:
+    for path in paths:
         try:
-            outcomes.append(look(file))
+            outcomes.append(look(Path(path)))
         except UnreadableFileError as error:
             outcomes.append(reason(error))
     return outcomes
@@ -164,7 +151,7 @@ def _record_of(root: str) -> Path:
 def _recall(record: Path) -> NDArray[np.void]:
     """Reads an earlier check's rows, sorted by ``name``; one row of zeros if unreadable."""
     with contextlib.suppress(Exception):  # whatever NumPy makes of a damaged file
-        known = np.asarray(np.lib.format.open_memmap(record, mode="r"))
+        known = np.asarray(np.load(record))
         if known.dtype == ROW and known.ndim == 1 and len(known):
             return known
     return np.zeros(1, ROW)
@@ -183,46 +170,42 @@ def few(broken: Mapping[str, str]) -> str:
     return listed((f"'{file}' ({why})" for file, why in broken.items()), 3)
 
 
-def leave_out(splits: Mapping[str, ClassFiles], broken: Mapping[str, str]) -> dict[str, ClassFiles]:
-    """Returns splits without broken files; each split and training class must keep some."""
-    readable: dict[str, ClassFiles] = {}
-    for split, classes in splits.items():
-        left = {
-            name: files.take([file not in broken for file in files.strings()])
-            for name, files in classes.items()
-        }
-        lost = [name for name, files in left.items() if classes[name] and not files]
-        if lost and (split == "train" or not any(left.values())):
-            raise UserError(f"no {split} image of class '{lost[0]}' can be read: {few(broken)}")
-        readable[split] = ClassFiles(left)
+def leave_out(files: Sequence[ImageFile], broken: Mapping[str, str]) -> list[ImageFile]:
+    """Returns files without broken ones; each split and training class must keep some."""
+    readable = [file for file in files if file.path not in broken]
+    splits = {file.split for file in readable}
+    classes = {(file.split, file.label) for file in readable}
+    for file in files:
+        is_needed = file.split == "train" or file.split not in splits
+        if is_needed and (file.split, file.label) not in classes:
+            raise UserError(
+                f"no {file.split} image of class '{file.label}' can be read: {few(broken)}"
+            )
     return readable
 
 
-def survey(
-    root: Path, splits: Mapping[str, ClassFiles], bands: Bands | None = None
-) -> dict[str, Any]:
+def survey(root: Path, files: Sequence[ImageFile], bands: Bands | None = None) -> dict[str, Any]:
     """Describes image files for JSON: classes, unreadable files, duplicates, sizes, formats."""
-    places = [
-        {"file": file, "split": split, "class": label}
-        for split, classes in splits.items()
-        for label, files in classes.items()
-        for file in files.strings(root)
-    ]
-    files = joined(classes.paths for classes in splits.values())
+    prefix = prefix_of(root)
     unreadable: list[dict[str, str]] = []
-    images: list[Description] = []
+    images: list[dict[str, Any]] = []
     alike = defaultdict[str, list[dict[str, str]]](list)
-    outcomes = _look_at(files, partial(_describe, bands=bands))
-    for place, outcome in zip(places, outcomes, strict=True):
+    outcomes = _look_at([file.path for file in files], partial(_describe, bands=bands))
+    for file, outcome in zip(files, outcomes, strict=True):
+        path = file.path.removeprefix(prefix)
+        place = {"file": path, "split": file.split, "class": file.label}
         if isinstance(outcome, str):
             unreadable.append({**place, "reason": outcome})
         else:
             images.append(outcome)
-            alike[outcome.pixels].append(place)
+            alike[outcome["pixels"]].append(place)
+    counts = Counter((file.label, file.split) for file in files)
+    splits = dict.fromkeys(file.split for file in files)
     return {
-        "images": len(places),
+        "images": len(files),
         "classes": {
-            name: {split: len(splits[split][name]) for split in splits} for name in splits["train"]
+            label: {split: counts[label, split] for split in splits}
+            for label in dict.fromkeys(file.label for file in files)
         },
         "unreadable": unreadable,
         "duplicates": [
@@ -234,10 +217,10 @@ def survey(
             for group in alike.values()
             if len(group) > 1
         ],
-        "width": _range([image.width for image in images]),
-        "height": _range([image.height for image in images]),
-        "formats": dict(Counter(image.format for image in images).most_common()),
-        "modes": dict(Counter(image.mode for image in images).most_common()),
+        "width": _range([image["width"] for image in images]),
+        "height": _range([image["height"] for image in images]),
+        "formats": dict(Counter(image["format"] for image in images).most_common()),
+        "modes": dict(Counter(image["mode"] for image in images).most_common()),
     }
 
 

@@ -1,10 +1,12 @@
 """Datasets of image files: those of training and evaluation, and files that are named."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -23,7 +25,6 @@ from .crops import (
     sufficient_size,
 )
 from .decode import decode, open_image, read_bands, reason, upright_size
-from .paths import Paths
 
 CROP_TRIES = 10
 """The number of regions drawn for an image, of which the first that fits is cropped."""
@@ -77,6 +78,29 @@ def fit_pixels(
     return fit_region(pixels, box, preprocessing)
 
 
+class Paths(Sequence[Path]):
+    """Paths of files in a few bytes each, of which forked loader workers copy nothing.
+
+    Of a list of strings, each worker copies what it reads, as Python counts references in the
+    strings themselves.
+    """
+
+    def __init__(self, paths: Iterable[str | Path]) -> None:
+        names = [os.fsencode(path) for path in paths]
+        self.prefix = os.path.commonprefix(names) or b""  # noqa: RUF071  # any text in common
+        text = np.array([name.removeprefix(self.prefix) for name in names], np.bytes_)
+        self.text = torch.from_numpy(text.view(np.uint8).reshape(-1, text.itemsize))
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        name = self.text[index].numpy().tobytes().rstrip(b"\0")
+        return Path(os.fsdecode(self.prefix + name))
+
+
 class FileDataset:
     """Image files, decoded and cropped when a batch asks for them.
 
@@ -93,7 +117,7 @@ class FileDataset:
 
     def __init__(
         self,
-        files: Sequence[Path],
+        files: Iterable[str | Path],
         labels: Tensor,
         preprocessing: Preprocessing,
         crop_scale: Scale | None = None,
@@ -101,7 +125,7 @@ class FileDataset:
         skip: bool = False,
         cache: ImageCache | None = None,
     ) -> None:
-        self.files = files if isinstance(files, Paths) else Paths.of(map(os.fspath, files))
+        self.files = Paths(files)
         self.labels = labels.long()
         self.preprocessing = preprocessing
         self.crop_scale = crop_scale
@@ -160,7 +184,7 @@ def crop_draws(seed: int, epoch: int, indices: Tensor) -> Tensor:
     return uniform(seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
 
 
-def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:
+def mean_and_std(files: Sequence[str], bands: Bands) -> tuple[list[float], list[float]]:
     """Computes each channel's mean and deviation, from 0 to 1, over at most 1,000 images."""
     moments = []
     for file in files[:: -(-len(files) // 1000)]:

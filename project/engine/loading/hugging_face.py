@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..errors import UserError, first_sentence, listed
-from .layout import one_of_each_split, sort_classes, unlabelled
+from .layout import sort_classes, split_names, unlabelled
 from .sheet import Sheet, likely_labels
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def feature_datasets(
     from datasets import ClassLabel, Image
 
     parts: Mapping[str, Dataset] = opened if isinstance(opened, dict) else {"train": opened}
-    names = one_of_each_split(parts, Path("--data"))
+    names = split_names(parts)
     if len(parts) == 1:
         names = {"train": next(iter(parts))}
-    if not names:
+    if "train" not in names:
         raise UserError(f"--data: none of the splits {listed(parts)} is for training")
     rows = parts[names["train"]]
-    sheet = Sheet(Path(rows.info.dataset_name or "--data"), rows.features, ())
+    sheet = Sheet(Path(rows.info.dataset_name or "--data"), [*rows.features], {})
     images = [name for name, feature in rows.features.items() if isinstance(feature, Image)]
     image = sheet.choose("image_column", image_column, images)
     labels = [name for name, feature in rows.features.items() if isinstance(feature, ClassLabel)]

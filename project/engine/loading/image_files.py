@@ -2,13 +2,13 @@
 
 import sys
 from abc import abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
+import torch
 from jsonargparse.typing import PositiveInt
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -17,16 +17,17 @@ from ..errors import UnreadableFileError, UserError, listed, printable, require
 from ..preprocessing import Preprocessing
 from .batch import ImageBatch
 from .cache import cached_images
-from .check import ROW, check_files, few, leave_out
+from .check import check_files, few, leave_out
 from .files import FileDataset, mean_and_std
-from .layout import FoundFiles, class_order, list_folder
-from .paths import ClassFiles, Paths, joined
+from .layout import ImageFile, Listing, alternatives, class_order, list_folder
 from .resized import ResizedDataModule
 from .scan import spelt
-from .splits import SPLITS, cut_classes, cut_groups, group_name
+from .splits import SPLITS, grouped_split
 from .table import Table
 
 T = TypeVar("T")
+
+_SPLITS = ("all", *SPLITS)
 
 
 class ImageFilesDataModule(ResizedDataModule):
@@ -86,10 +87,10 @@ class ImageFilesDataModule(ResizedDataModule):
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.expected_classes = [*(class_names or ())]
         self._expected_by: object = "--data.class_names"
-        self._files: dict[str, ClassFiles] = {}
+        self._class_names: list[str] = []
+        self._files: list[ImageFile] = []
         self._table: Table | None = None
-        self._groups: Mapping[str, str] = {}
-        self._checked: tuple[dict[str, str], NDArray[np.void]] | None = None
+        self._rows: NDArray[np.void] | None = None
         self._reported: set[Path] = set()
 
     @property
@@ -116,24 +117,36 @@ class ImageFilesDataModule(ResizedDataModule):
         self._table = Table(file, root, columns, *options)
         return self._table.root
 
+    def list_files(self) -> Listing:
+        """Lists the files; override it to find them in another way."""
+        if self._table is not None:
+            return self._table.list_files()
+        known = self.expected_classes
+        return list_folder(self.images_root, self.bands, known, self.label_from, self.group)
+
     @property
     def class_names(self) -> list[str]:
         """The names of the classes, in the order of their labels."""
-        return self.expected_classes or [*next(iter(self.files().values()))]
+        if not (self.expected_classes or self._class_names):
+            self._class_names = [*dict.fromkeys(file.label for file in self.files())]
+        return self.expected_classes or self._class_names
 
     def expect_classes(self, names: Sequence[str], source: object) -> None:
         """Labels images by the classes of a checkpoint, of which some may not occur."""
         self.expected_classes = [*names]
         self._expected_by = source
-        self._files = {}
-        self.splits = {}
+        self._forget()
 
     def test_on(self, split: str) -> None:
         """Tests on another split, or on ``all`` images of data that nothing was trained on."""
         if "all" in (split, self.test_split):
-            self._files = {}
-            self.splits = {}
+            self._forget()
         super().test_on(split)
+
+    def _forget(self) -> None:
+        self._files = []
+        self._rows = None
+        self.splits = {}
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -141,128 +154,100 @@ class ImageFilesDataModule(ResizedDataModule):
         if self.bands is None:
             return super().preprocessing
         if not (self.mean and self.std):
-            self.mean, self.std = mean_and_std(self.files()["train"].paths, self.bands)
+            paths = [file.path for file in self.files() if file.split == "train"]
+            self.mean, self.std = mean_and_std(paths, self.bands)
             self.hparams.update(mean=self.mean, std=self.std)  # a checkpoint remembers them
         return {**super().preprocessing, "bits": self.bands[1]}
 
-    def files(self) -> dict[str, ClassFiles]:
-        """The image files of each split, listed and split once."""
+    def files(self) -> list[ImageFile]:
+        """The image files in the order of splits, classes and names, until they are loaded."""
         if not self._files:
-            files = (
-                self._table.list_files()
-                if self._table is not None
-                else list_folder(
-                    self.images_root, self.bands, self.expected_classes, self.label_from
-                )
-            )
-            self._groups = files.groups
-            self._files = self._split(files)
+            try:
+                self._files = self._arranged(*self.list_files())
+            except UserError as error:
+                raise UserError(f"{error}{alternatives(self.source)}") from error
         return self._files
 
-    def _split(self, listing: FoundFiles) -> dict[str, ClassFiles]:
-        """Aligns the classes of all splits, and cuts splits that the data itself does not have."""
-        if not listing.splits:
+    def _arranged(self, files: Sequence[ImageFile], notes: Sequence[str]) -> list[ImageFile]:
+        """Checks and sorts the classes, and cuts splits that the data itself does not have."""
+        if not files:
             raise UserError(f"'{printable(self.source)}' names no image")
-        parts: Mapping[str, Mapping[str, Paths]] = listing.splits
         if self.test_split == "all":
-            of_classes = defaultdict[str, list[Paths]](list)
-            for name, files in chain.from_iterable(map(dict.items, listing.splits.values())):
-                of_classes[name].append(files)
-            parts = {"all": {name: joined(files) for name, files in of_classes.items()}}
-        names = class_order(parts, self.source, self.expected_classes, self._expected_by)
-        no_files = Paths.of([], self.images_root)
-        splits = {
-            split: {name: classes.get(spelt(name), no_files) for name in names}
-            for split, classes in parts.items()
-        }
-        notes = [f"{len(names)} {listing.layout[0]}", *filter(None, listing.layout[1:])]
-        for split, classes in splits.items():
-            if empty := [name for name, files in classes.items() if not files]:
+            files = [file._replace(split="all") for file in files]
+        names = class_order(files, self.source, self.expected_classes, self._expected_by)
+        labels = {spelt(name): label for label, name in enumerate(names)}
+        files = sorted(files, key=lambda file: labels[file.label])
+        classes = {(file.split, file.label) for file in files}
+        splits = [split for split in _SPLITS if split in {split for split, _ in classes}]
+        notes = [f"{len(names)} {notes[0]}", *filter(None, notes[1:])]
+        for split in splits:
+            if empty := [name for name in names if (split, spelt(name)) not in classes]:
                 notes.append(f"no {split} images of {listed(empty, 3)}")
-        groups = self.splits_of_groups(splits) if self.group is not None else {}
-        for group, of_group in groups.items():
-            if len(of_group) > 1:
-                raise UserError(
-                    f"--data.group: '{printable(group)}' has images in {listed(sorted(of_group))}"
-                )
         self.layout = "; ".join(notes)
-        if "train" in splits:
-            splits |= self.cut(splits["train"], listing.root, splits)
-        return {split: ClassFiles(splits[split]) for split in ("all", *SPLITS) if split in splits}
+        if self.group is not None:
+            _require_whole_groups(files)
+        if self.folds is not None and "test" in splits:
+            raise UserError(
+                f"--data.folds cuts a test set in each fold, but '{self.source}' has one already"
+            )
+        train = [file for file in files if file.split == "train"]
+        cut = grouped_split(
+            [file.label for file in train],
+            [file.group for file in train],
+            {split: share for split, share in self.fractions.items() if split not in splits},
+            self.split_seed,
+            self.fold,
+            self.folds or 1,
+        )
+        train = [file._replace(split=split) for file, split in zip(train, cut, strict=True)]
+        others = [file for file in files if file.split != "train"]
+        return sorted(train + others, key=lambda file: _SPLITS.index(file.split))
 
     def split_sizes(self) -> dict[str, int]:
         """The number of images in each split, or of files once they are there and listed."""
         if self.splits or not self.images_root.is_dir():
             return super().split_sizes()
-        return {split: len(classes.paths) for split, classes in self.files().items()}
-
-    def cut(
-        self, train: Mapping[str, Paths], root: Path, others: Collection[str]
-    ) -> dict[str, dict[str, Paths]]:
-        """Cuts splits off the training files, by their names or groups, except ``others``."""
-        fractions = {split: share for split, share in self.fractions.items() if split not in others}
-        if self.folds is not None and "test" in others:
-            raise UserError(
-                f"--data.folds cuts a test set in each fold, but '{self.source}' has one already"
-            )
-        key, below = (spelt, root) if self.group is None else (self.group_of, self.images_root)
-        keys = {name: map(key, files.strings(below)) for name, files in train.items() if files}
-        if self.group is None and self.folds is None:
-            parts = cut_classes(keys, fractions, self.split_seed)
-        else:
-            groups = {name: [*of_class] for name, of_class in keys.items()}
-            parts = cut_groups(groups, fractions, self.split_seed, self.fold, self.folds or 1)
-        return {
-            split: {name: files.take(classes.get(name, [])) for name, files in train.items()}
-            for split, classes in parts.items()
-        }
-
-    def group_of(self, path: str) -> str:
-        """The name of a file's group: from its table, or what the regular expression finds."""
-        if self._groups:
-            return self._groups[path]
-        return group_name(str(self.group), path)
-
-    def splits_of_groups(self, files: Mapping[str, Mapping[str, Paths]]) -> dict[str, set[str]]:
-        """The splits in which each group has images."""
-        splits = defaultdict[str, set[str]](set)
-        for split, classes in files.items():
-            for path in joined(classes.values()).strings(self.images_root):
-                splits[self.group_of(path)].add(split)
-        return splits
+        return dict(Counter(file.split for file in self.files()))
 
     def prepare_data(self) -> None:
         """Checks every file once before training starts, on one process a machine."""
-        broken, _ = self._check()
-        if not self.skip_bad:
-            self._without(broken)
+        if not self.splits:
+            self._checked_files()
 
-    def _check(self) -> tuple[dict[str, str], NDArray[np.void]]:
-        """Checks the files of all splits once; see :func:`check_files`."""
-        if self._checked is None:
-            files = joined(classes.paths for classes in self.files().values())
-            self._checked = check_files(files, self.images_root, self.bands)
-        return self._checked
+    def _checked_files(self) -> tuple[list[ImageFile], NDArray[np.void]]:
+        """Returns the readable files, and the rows of :func:`check_files` about them."""
+        files = self.files()
+        if self._rows is None:
+            paths = [file.path for file in files]
+            broken, rows = check_files(paths, self.images_root, self.bands)
+            if broken:
+                self._files = self._without(broken)
+            self._rows = rows[rows["length"] >= 0]
+        return self._files, self._rows
 
     def load(self) -> dict[str, FileDataset]:
         """Opens the splits, of the files that the first process has listed and checked."""
-        splits = self._files = self._as_first(self.files)
-        rows = np.empty(0, ROW)
-        if self.skip_bad or self.cache is not None:
-            broken, rows = self._as_first(self._check)
-            rows = rows[rows["length"] >= 0]
-            splits = self._without(broken)
+        self._files, rows = self._as_first(self._checked_files)
+        files = self._files
+        labels = {spelt(name): label for label, name in enumerate(self.class_names)}
         datasets = {}
-        for split, classes in splits.items():
-            files = classes.paths
+        for split in dict.fromkeys(file.split for file in files):
+            places = [place for place, file in enumerate(files) if file.split == split]
             scale = self.crop_scale if split == "train" else None
             cache = None
             if self.cache is not None:
-                of_split = rows[: len(files)]
-                cache = cached_images(self.cache, of_split, self.preprocessing, scale is not None)
-                rows = rows[len(files) :]
-            options = self.preprocessing, scale, self.seed, self.skip_bad, cache
-            datasets[split] = FileDataset(files, classes.labels, *options)
+                is_cropped = scale is not None
+                cache = cached_images(self.cache, rows[places], self.preprocessing, is_cropped)
+            datasets[split] = FileDataset(
+                [files[place].path for place in places],
+                torch.tensor([labels[files[place].label] for place in places]),
+                self.preprocessing,
+                scale,
+                self.seed,
+                self.skip_bad,
+                cache,
+            )
+        self._forget()  # the datasets have the files in few bytes
         return datasets
 
     def _as_first(self, make: Callable[[], T]) -> T:
@@ -272,12 +257,9 @@ class ImageFilesDataModule(ResizedDataModule):
         made = make() if self.world[1] == 0 else None
         return cast(T, self.trainer.strategy.broadcast(made))
 
-    def _without(self, broken: Mapping[str, str]) -> dict[str, ClassFiles]:
-        """Returns the files of each split without broken ones, which are an error or skipped."""
-        if not broken:
-            return self.files()
-        count = sum(self.split_sizes().values())
-        text = f"{len(broken):,} of {count:,} files cannot be read as images"
+    def _without(self, broken: Mapping[str, str]) -> list[ImageFile]:
+        """Returns the files without broken ones, which are an error or skipped."""
+        text = f"{len(broken):,} of {len(self.files()):,} files cannot be read as images"
         examples = few(dict(sorted(broken.items())))
         if not self.skip_bad:
             raise UnreadableFileError(
@@ -304,6 +286,18 @@ class ImageFilesDataModule(ResizedDataModule):
         if not readable.any():
             raise UnreadableFileError("no image of a training batch can be read")
         return ImageBatch(*(field[readable] for field in batch))
+
+
+def _require_whole_groups(files: Sequence[ImageFile]) -> None:
+    """Refuses groups of which the data's own splits have a part each."""
+    splits_of = defaultdict[str, set[str]](set)
+    for file in files:
+        splits_of[file.group].add(file.split)
+    for group, splits in splits_of.items():
+        if len(splits) > 1:
+            raise UserError(
+                f"--data.group: '{printable(group)}' has images in {listed(sorted(splits))}"
+            )
 
 
 def _warn(text: str) -> None:

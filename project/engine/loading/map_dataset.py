@@ -13,7 +13,7 @@ from ..run.files import one_at_a_time
 from .batch import BatchDataset
 from .hugging_face import feature_datasets, open_hugging_face
 from .resized import ResizedDataModule
-from .splits import SPLITS, cut_classes
+from .splits import SPLITS, grouped_split
 from .torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
 
 Source = Callable[[], Sized] | Dataset[Any] | Callable[..., object]
@@ -109,31 +109,29 @@ class MapDatasetModule(ResizedDataModule):
         fractions = {
             split: share for split, share in self.fractions.items() if split not in self.datasets
         }
-        members = self._members()
-        names = {name: [*map(self.sample_name, places)] for name, places in members.items()}
-        for split, parts in cut_classes(names, fractions, self.split_seed).items():
-            positions[split] = sorted(
-                members[name][place] for name, places in parts.items() for place in places
-            )
+        labels = self._classes_of_samples()
+        names = [*map(self.sample_name, positions["train"])]
+        split_of = grouped_split(labels, names, fractions, self.split_seed)
+        for split in ("train", *fractions):
+            positions[split] = [place for place, its in enumerate(split_of) if its == split]
         return {split: positions[split] for split in SPLITS}
 
     def sample_name(self, position: int) -> str:
         """Returns the name whose hash decides a training sample's split: its position."""
         return str(position)
 
-    def _members(self) -> dict[str, list[int]]:
-        """Returns the positions of each class's training samples, of all if labels are unknown."""
+    def _classes_of_samples(self) -> list[str]:
+        """Returns the class of each training sample, one for all if labels are unknown."""
         dataset = self.datasets["train"]
         if (labels := labels_of(dataset)) is None:
-            return {type(dataset).__name__: [*range(len(dataset))]}
+            return [type(dataset).__name__] * len(dataset)
         names = self.class_names
         if not 0 <= labels.min() <= labels.max() < len(names):
             raise UserError(
                 f"--data.train has labels from {labels.min()} to {labels.max()}, not from 0 to"
                 f" {len(names) - 1}; see --data.class_names"
             )
-        members = {names[label]: (labels == label).nonzero() for label in {*labels.tolist()}}
-        return {name: places.flatten().tolist() for name, places in members.items()}
+        return [names[label] for label in labels.tolist()]
 
     def load(self) -> dict[str, BatchDataset]:
         """Makes the three splits."""

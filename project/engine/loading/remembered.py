@@ -1,6 +1,7 @@
 """The data that a checkpoint was trained on; the file chooses nothing that is imported."""
 
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Collection, Iterable
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from ..run.checkpoint import About
 from ..run.settings import imported_class, plain_options
 from .data_module import ImageDataModule
 from .image_files import ImageFilesDataModule
-from .paths import ClassFiles
 from .splits import SPLITS
 
 
@@ -73,16 +73,17 @@ def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
         data_class, options = remembered_data(about)
         if not issubclass(data_class, ImageFilesDataModule):
             return False
-        trained = _identities({"train": data_class(**options).files()["train"]})
+        trained = [file.path for file in data_class(**options).files() if file.split == "train"]
     except (UserError, TypeError, ValueError):
         return None
-    return data.images_root.is_dir() and not trained.isdisjoint(_identities(data.files()))
+    if not data.images_root.is_dir():
+        return False
+    return not _identities(trained).isdisjoint(_identities(file.path for file in data.files()))
 
 
-def _identities(splits: Mapping[str, ClassFiles]) -> set[tuple[int, int]]:
+def _identities(paths: Iterable[str]) -> set[tuple[int, int]]:
     """Returns the device and inode of each file that is there."""
-    files = (file for classes in splits.values() for files in classes.values() for file in files)
-    facts = [file.stat() for file in files if file.exists()]
+    facts = [os.stat(path) for path in paths if os.path.exists(path)]
     return {(fact.st_dev, fact.st_ino) for fact in facts}
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 from unicodedata import normalize
@@ -10,7 +10,6 @@ from unicodedata import normalize
 from ..errors import listed
 from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
-from .paths import prefix_of
 
 # of macOS's archives, Synology's thumbnails, Windows
 _OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini"}
@@ -38,11 +37,8 @@ class ImageScan:
         self._note = note
         self.left_out = Counter[str]()
 
-    def images(self, folder: str | Path, skip: Collection[str] = ()) -> Iterator[str]:
-        """Lists a folder's images, then its subfolders', sorted by name on every system.
-
-        Folders whose paths are in ``skip`` are passed by.
-        """
+    def images(self, folder: str | Path) -> Iterator[str]:
+        """Lists a folder's images, then its subfolders', sorted by name on every system."""
         waiting = [os.fspath(folder)]
         while waiting:  # as os.walk would be recursive
             path = waiting.pop()
@@ -56,14 +52,13 @@ class ImageScan:
             folders = []
             prefix = prefix_of(path)
             for entry in entries:
-                place = prefix + entry.name
                 suffix = os.path.splitext(entry.name)[1].lower()
-                if not counts(entry.name) or place in skip:
+                if not counts(entry.name):
                     continue
                 if _is_folder(entry):
-                    folders.append(place)
+                    folders.append(prefix + entry.name)
                 elif suffix in self._suffixes:
-                    yield place
+                    yield prefix + entry.name
                 else:
                     self.left_out[suffix] += 1
             waiting += reversed(folders)
@@ -78,6 +73,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return not any(os.path.samefile(entry.path, parent) for parent in Path(entry.path).parents)
 
 
+def prefix_of(folder: str | Path) -> str:
+    """Returns the beginning of the paths in a folder, which is empty for the working directory."""
+    return os.path.join(folder, "").removeprefix(f".{os.sep}")
+
+
 def describe_left_out(left_out: Counter[str]) -> str:
     """Says how many files are left out, by the ends of their names; nothing if there are none.
 
@@ -90,6 +90,11 @@ def describe_left_out(left_out: Counter[str]) -> str:
         f"{count:,} {suffix or 'without a suffix'}" for suffix, count in left_out.most_common()
     )
     return f"files left out: {listed(kinds, 5)}"
+
+
+def is_image(name: str) -> bool:
+    """Returns True for a name that counts and ends as an image's does."""
+    return counts(name) and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def counts(name: str) -> bool:

@@ -1,14 +1,14 @@
-"""Reads the columns of one file: CSV and its relatives, JSON lines or Parquet; names of classes."""
+"""Reads the rows of one file: CSV and its relatives, JSON lines or Parquet; names of classes."""
 
 import codecs
 import csv
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import UserError, first_sentence, listed, printable
 from .decode import IMAGE_SUFFIXES
@@ -34,15 +34,15 @@ def likely_labels(names: Sequence[str]) -> Sequence[str]:
 
 
 class Sheet(NamedTuple):
-    """The columns of a file, as text by their names, and the line of each row."""
+    """The rows of a file by their lines, each with a text for each column."""
 
     file: Path
-    columns: Mapping[str, Sequence[str]]
-    lines: Sequence[int]
+    columns: Sequence[str]
+    rows: Mapping[int, Mapping[str, str]]
 
-    def error(self, text: str, row: int | None = None) -> UserError:
-        """Returns an error about the file, or a row of it."""
-        where = f", line {self.lines[row]}" if row is not None else ""
+    def error(self, text: str, line: int | None = None) -> UserError:
+        """Returns an error about the file, or a line of it."""
+        where = f", line {line}" if line is not None else ""
         return UserError(f"'{printable(self.file)}'{where}: {text}")
 
     def choose(self, option: str, name: str | None, usual: Sequence[str]) -> str:
@@ -67,26 +67,30 @@ def read_sheet(file: Path) -> Sheet:
     suffix = file.suffix.lower()
     try:
         if suffix == ".parquet":
-            return _sheet_of_columns(file, _parquet_columns(file))
-        text = _decoded(file.read_bytes())
-        if suffix in (".json", ".jsonl", ".ndjson"):
-            return _json_sheet(file, text)
-        return _csv_sheet(file, text)
-    except (ValueError, TypeError, csv.Error) as error:
+            records = _parquet_records(file)
+        elif suffix in (".json", ".jsonl", ".ndjson"):
+            records = _json_records(_decoded(file.read_bytes()))
+        else:
+            records = _csv_records(_decoded(file.read_bytes()))
+        rows = {line: _texts(record) for line, record in records}
+    except (ValueError, csv.Error) as error:
         why = printable(first_sentence(error))[:200]
         raise UserError(f"'{printable(file)}' cannot be read as a table: {why}") from error
+    if not rows:
+        raise UserError(f"'{printable(file)}' names no image")
+    empty = dict.fromkeys(chain.from_iterable(rows.values()), "")
+    return Sheet(file, [*empty], {line: empty | row for line, row in rows.items()})
 
 
-def _sheet_of_columns(file: Path, columns: Mapping[str, Iterable[object]]) -> Sheet:
-    texts = {
-        name: ["" if value is None or value != value else str(value) for value in values]  # NaN
-        for name, values in columns.items()
-    }
-    count = len(next(iter(texts.values()), ()))
-    return Sheet(file, texts, range(1, count + 1))
+def _texts(record: object) -> dict[str, str]:
+    """Returns a record's values as text; None and NaN are empty."""
+    if not isinstance(record, dict):
+        raise ValueError("it must have an object for each image")
+    missing = {name: "" for name, value in record.items() if value is None or value != value}
+    return {name: str(value) for name, value in record.items()} | missing
 
 
-def _parquet_columns(file: Path) -> Mapping[str, Iterable[object]]:
+def _parquet_records(file: Path) -> Iterator[tuple[int, object]]:
     try:
         from pyarrow import parquet, types
     except ModuleNotFoundError as error:
@@ -99,45 +103,32 @@ def _parquet_columns(file: Path) -> Mapping[str, Iterable[object]]:
             f"'{printable(file)}' holds the images themselves; --data hf:FOLDER reads it, with the"
             " folder that it is in"
         )
-    return dict(parquet.read_table(file).to_pydict())
+    return enumerate(parquet.read_table(file).to_pylist(), start=1)
 
 
-def _json_sheet(file: Path, text: str) -> Sheet:
+def _json_records(text: str) -> Iterator[tuple[int, object]]:
     """Reads an object in each line, or a list of objects."""
-    records: dict[int, Any] = {}
     if text.lstrip().startswith("["):
-        records.update(enumerate(json.loads(text), start=1))
-    else:
-        for number, line in enumerate(StringIO(text), start=1):
-            if line.strip():
-                records[number] = _json_of_line(line, number)
-    if not all(isinstance(record, dict) for record in records.values()):
-        raise ValueError("it must have an object for each image")
-    names = dict.fromkeys(chain.from_iterable(records.values()))
-    columns = {name: [record.get(name) for record in records.values()] for name in names}
-    return _sheet_of_columns(file, columns)._replace(lines=[*records])
-
-
-def _json_of_line(line: str, number: int) -> object:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from error
+        yield from enumerate(json.loads(text), start=1)
+        return
+    for line, record in enumerate(StringIO(text), start=1):
+        try:
+            if record.strip():
+                yield line, json.loads(record)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {line}, column {error.colno}: {error.msg}") from error
 
 
 def _decoded(content: bytes) -> str:
     """Decodes UTF-8, UTF-16 with its mark, or else what Western editions of Windows write."""
     marked = "utf-16" if content.startswith(_UTF_16) else "utf-8-sig"
     try:
-        text = content.decode(marked)
+        return content.decode(marked)
     except UnicodeDecodeError:
-        text = content.decode("cp1252", errors="backslashreplace")
-    if "\0" in text:
-        raise ValueError("it is no text")
-    return text
+        return content.decode("cp1252", errors="backslashreplace")
 
 
-def _csv_sheet(file: Path, text: str) -> Sheet:
+def _csv_records(text: str) -> Iterator[tuple[int, object]]:
     """Splits lines at the separator by which most have as many columns as the first.
 
     ``csv.Sniffer`` would take the comma of some labels, or the space of ``image 1.jpg``, for one.
@@ -148,21 +139,20 @@ def _csv_sheet(file: Path, text: str) -> Sheet:
         sizes = [len(row) for _, row in _split(text[:_SAMPLE], separator)] or [0]
         return sum(size == sizes[0] > 1 for size in sizes), separator != " ", sizes[0]
 
-    rows = _split(text, max(_SEPARATORS, key=fit))
-    names = [name.strip() for name in rows[0][1]] if rows else []
+    lines = _split(text, max(_SEPARATORS, key=fit))
+    names = [name.strip() for name in lines[0][1]] if lines else []
     images = [name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in names]
     if any(images):
-        path = images.index(True) + 1
-        names = ["path" if n == path else str(n) for n in range(1, len(images) + 1)]
+        names = [str(number) for number in range(1, len(names) + 1)]
+        names[images.index(True)] = "path"
     else:
-        del rows[:1]
-    for line, row in rows:
-        if len(row) != len(names):
-            raise ValueError(f"line {line} has {len(row)} columns, not {len(names)}")
-    columns = {name: [row[place] for _, row in rows] for place, name in enumerate(names) if name}
-    if len(columns) < len([*filter(None, names)]):
+        del lines[:1]
+    if len({*names} - {""}) < len([*filter(None, names)]):
         raise ValueError(f"two of its columns have one name: {listed(names)}")
-    return Sheet(file, columns, [line for line, _ in rows])
+    for line, cells in lines:
+        if len(cells) != len(names):
+            raise ValueError(f"line {line} has {len(cells)} columns, not {len(names)}")
+        yield line, {name: cell for name, cell in zip(names, cells, strict=True) if name}
 
 
 def _split(text: str, separator: str) -> list[tuple[int, list[str]]]:
@@ -174,7 +164,7 @@ def _split(text: str, separator: str) -> list[tuple[int, list[str]]]:
 
 
 def names_of_numbers(
-    labels: Collection[str], folders: Iterable[Path], sheet: Sheet
+    labels: Collection[str], folders: Iterable[Path]
 ) -> tuple[str, Mapping[str, str]]:
     """Finds names for labels that are integers, in ``classes.txt`` or a JSON file.
 
@@ -186,8 +176,8 @@ def names_of_numbers(
             names = _numbered_names(file, labels)
             if names.keys() >= {*labels}:
                 tables[file.name] = {label: spelt(names[label]) for label in labels}
-    if len({tuple(sorted(names.items())) for names in tables.values()}) > 1:
-        raise sheet.error(f"{listed(tables)} name its classes differently; move the others away")
+    if len({tuple(names.values()) for names in tables.values()}) > 1:
+        raise UserError(f"{listed(sorted(tables))} name the classes differently; move one away")
     return next(iter(tables.items()), ("", {}))
 
 

@@ -1,6 +1,5 @@
 """Splits samples into training, validation and test sets by hashes of their names."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -10,8 +9,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserError, printable
-from .scan import spelt
+from ..errors import UserError
 
 SPLITS = ("train", "val", "test")
 
@@ -73,69 +71,47 @@ def _cut(
     return dict(zip([*fractions, "train"], map(slice, ends, [*ends[1:], len(ranks)]), strict=True))
 
 
-def cut_classes(
-    names: Mapping[str, Iterable[str]], fractions: Mapping[str, float], seed: int
-) -> dict[str, dict[str, list[int]]]:
-    """Cuts each class by :func:`hashed_split`; returns its positions for each split and class."""
-    parts = {name: hashed_split(members, fractions, seed, name) for name, members in names.items()}
-    splits = ("train", *fractions)
-    return {split: {name: part[split] for name, part in parts.items()} for split in splits}
-
-
-def cut_groups(
-    groups: Mapping[str, Sequence[str]],
+def grouped_split(
+    labels: Sequence[str],
+    groups: Sequence[str],
     fractions: Mapping[str, float],
     seed: int,
     fold: int = 1,
     folds: int = 1,
-) -> dict[str, dict[str, list[int]]]:
-    """Cuts classes by the hashes of their images' groups, none of which is divided.
+) -> list[str]:
+    """Returns the split of each sample by its label and group; no group is divided.
 
-    For each class, ``groups`` has the name of each image's group. The groups of a class are cut as
-    :func:`hashed_split` cuts files. A group of several classes is where the smallest of these has
-    it. With ``folds``, each group is in the first split, a fraction of 1 / ``folds``, in one fold.
+    The groups of a class are cut as :func:`hashed_split` cuts files; a sample of no group is one
+    of its own, by its name. A group of several classes is where the smallest of these has it. With
+    ``folds``, each group is in the first split, a fraction of 1 / ``folds``, in one fold.
     """
-    splits: dict[str, str] = {}
-    for name, of_class in sorted(groups.items(), key=lambda item: len({*item[1]})):
-        members = sorted({*of_class})
+    members = defaultdict[str, set[str]](set)
+    for label, group in zip(labels, groups, strict=True):
+        members[label].add(group)
+    split_of: dict[str, str] = {}
+    for label, of_class in sorted(members.items(), key=lambda item: len(item[1])):
+        names = sorted(of_class)
         cut = fractions
         if folds > 1:
             test, *others = fractions
             parts = {f"fold {number}": 1 / folds for number in range(1, folds)}
-            numbered = [*hashed_split(members, parts, seed, name).values()]
-            tested = [members[place] for place in numbered[fold - 1]]
-            splits = dict.fromkeys(tested, test) | splits
-            members = sorted({*members} - {*tested})
+            numbered = [*hashed_split(names, parts, seed, label).values()]
+            tested = [names[place] for place in numbered[fold - 1]]
+            split_of = dict.fromkeys(tested, test) | split_of
+            names = sorted(of_class.difference(tested))
             cut = {split: fractions[split] for split in others}
-        for split, places in hashed_split(members, cut, seed, name, fold / folds % 1).items():
+        for split, places in hashed_split(names, cut, seed, label, fold / folds % 1).items():
             for place in places:
-                splits.setdefault(members[place], split)
-    parts_of = {
-        split: {
-            name: [place for place, group in enumerate(of_class) if splits[group] == split]
-            for name, of_class in groups.items()
-        }
-        for split in ("train", *fractions)
-    }
-    for split, classes in parts_of.items():
-        if empty := [name for name, places in classes.items() if not places]:
+                split_of.setdefault(names[place], split)
+    splits = [split_of[group] for group in groups]
+    filled = {*zip(splits, labels, strict=True)}
+    for split in ("train", *fractions):
+        if empty := [label for label in members if (split, label) not in filled]:
             raise UserError(
                 f"class '{empty[0]}' has no image in {split}, as it shares its groups with other"
                 " classes; use another --data.split_seed, or add images"
             )
-    return parts_of
-
-
-def group_name(expression: str, path: str, option: str = "--data.group") -> str:
-    """Returns what a regular expression, or its first group, matches in a path."""
-    try:
-        match = re.search(spelt(expression), spelt(path))
-    except re.error as error:
-        raise UserError(f"{option}: '{expression}' is no regular expression ({error})") from error
-    name = match and match[min(1, match.re.groups)]
-    if name is None:
-        raise UserError(f"{option}: '{expression}' finds nothing in '{printable(path)}'")
-    return name
+    return splits
 
 
 def _rank(seed: int, name: str) -> float:

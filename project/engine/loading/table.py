@@ -1,29 +1,26 @@
 """Finds the image files that a table names, with their labels and, if it has them, splits."""
 
 import os
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, takewhile
+from glob import escape
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
-from unicodedata import normalize
 
-from ..errors import UserError, listed, printable
+from ..errors import listed, printable
 from ..preprocessing import Bands
 from .layout import (
     SPLIT_OF,
-    FoundFiles,
-    by_class,
+    ImageFile,
+    Listing,
+    search_path,
     split_names,
-    split_tables,
     unlabelled,
 )
-from .paths import Paths, prefix_of
-from .scan import ImageScan, spelt
+from .scan import ImageScan, is_image, prefix_of, spelt
 from .sheet import Sheet, key_of, likely_labels, names_of_numbers, read_sheet
-from .splits import group_name
 
 _PATHS = (
     *("path", "filepath", "filepaths", "file", "filename"),
@@ -34,19 +31,33 @@ _IS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": 
 _SPLIT_OF = SPLIT_OF | {cell: "val" if is_true else "train" for cell, is_true in _IS.items()}
 
 
-class Row(NamedTuple):
-    """A row of a sheet; ``split`` and ``group`` are empty if no column says them."""
+def split_tables(file: Path) -> Mapping[str, Path]:
+    """Finds the tables of splits: ``val.csv`` beside ``train.csv``, ``valid/x`` beside ``train/x``.
 
-    sheet: Sheet
-    number: int
+    Empty if ``file`` is not that of ``train``, or there is no other.
+    """
+    if not file.is_file():
+        return {}
+    folder = file.absolute().parent
+    beside = {other.stem: other for other in folder.glob(f"*{file.suffix}")}
+    alike = {other.parent.name: other for other in folder.parent.glob(f"*/{escape(file.name)}")}
+    for name, tables in ((file.stem, beside), (folder.name, alike)):
+        splits = split_names(tables)
+        if splits.get("train") == name and len(splits) > 1:
+            return {split: tables[name] for split, name in splits.items()}
+    return {}
+
+
+class _Columns(NamedTuple):
+    """The columns that are used; of splits and groups, an empty name if there are none.
+
+    Labels are in one column, or in one of zeros and ones for each class, or in none.
+    """
+
     path: str
-    label: str
+    labels: Sequence[str]
     split: str
-    group: str
-
-    def error(self, text: str) -> UserError:
-        """Returns an error about the row."""
-        return self.sheet.error(text, self.number)
+    group: str | None
 
 
 class Table:
@@ -80,84 +91,58 @@ class Table:
         self.root = root or (
             file.parent if len(folders) == 1 else Path(os.path.commonpath(folders))
         )
-        self._notes: list[str] = []
+        self._beside = {
+            table: os.path.relpath(table.parent, self.root) for table in self.files.values()
+        }
 
-    def list_files(self) -> FoundFiles:
+    def list_files(self) -> Listing:
         """Finds the files of each class and split."""
-        rows: dict[str, Row] = {}
-        for row in self.rows():
-            path = self._find(row.path, row.sheet)
-            if not path:
-                raise row.error(
-                    f"there is no file '{printable(row.path)}' in --data.root, which is"
-                    f" '{printable(self.root)}'"
-                )
-            if path in rows:
-                line = rows[path].sheet.lines[rows[path].number]
-                raise row.error(f"'{printable(row.path)}' is in line {line}, too")
-            rows[path] = row
-        paths = sorted(rows, key=lambda path: (spelt(path), path))
-        splits = self._splits(paths, [rows[path].split for path in paths])
-        files = Paths.of(paths, self.root)
-        labels = [rows[path].label for path in paths]
-        groups = {path: row.group for path, row in rows.items() if row.group}
-        notes = [*dict.fromkeys(self._notes), self._describe_others(paths)]
-        return FoundFiles(by_class(files, splits, labels), self.root, notes, groups)
-
-    def rows(self) -> Iterator[Row]:
-        """Yields the rows of all splits; looks for no file if the columns are clear."""
         sheets = {split: read_sheet(file) for split, file in self.files.items()}
-        sheet = next(iter(sheets.values()))
-        path = self._path_column(sheet)
-        split_column = self._split_column(sheet, path)
-        others = [name for name in sheet.columns if name not in (path, split_column, self.group)]
-        labels = [] if self.label_from else self._label_columns(sheet, others)
-        source = f"the {_columns(labels)}" if labels else f"paths, by '{self.label_from}'"
-        self._notes = [f"classes from {source}"]
-        if split_column:
-            self._notes.append(f"splits from the column {split_column}")
-        if unused := [name for name in others if name not in labels]:
-            self._notes.append(f"not used: the {_columns(unused)}")
+        first = next(iter(sheets.values()))
+        columns = self._choose_columns(first)
+        source, names = self._names(sheets.values(), columns.labels)
+        used = {columns.path, columns.split, columns.group, *columns.labels}
+        unused = [name for name in first.columns if name not in used]
+        labels = f"the {_columns(columns.labels)}" if columns.labels else "paths"
+        notes = [
+            f"classes from {labels}{f', by {self.label_from!r}' if self.label_from else ''}",
+            f"their names from {source}" if source else "",
+            f"splits from the column {columns.split}" if columns.split else "",
+            f"not used: the {_columns(unused)}" if unused else "",
+        ]
+        files = []
+        lines: dict[str, int] = {}
         for split, sheet in sheets.items():
-            if split == "test" and not sheet.columns.keys() >= {*labels}:
-                self._notes.append(unlabelled(sheet.file.name, len(sheet.lines)))
+            if split == "test" and not {*sheet.columns} >= {*columns.labels}:
+                notes.append(unlabelled(sheet.file.name, len(sheet.rows)))
                 continue
             if split:
-                self._notes.append(f"{split} from {os.path.relpath(sheet.file, self.root)}")
-            for option, columns in {"path_column": [path], "label_column": labels}.items():
-                for name in columns:
-                    sheet.choose(option, name, [])
-            yield from self._rows(sheet, path, labels, split_column, split)
+                notes.append(f"{split} from {os.path.relpath(sheet.file, self.root)}")
+            for line in sheet.rows:
+                file = self._file_of(sheet, line, columns, names)
+                if file.path in lines:
+                    raise sheet.error(f"'{file.path}' is in line {lines[file.path]}, too", line)
+                lines[file.path] = line
+                files.append(file._replace(split=file.split or split))
+        files.sort(key=lambda file: (spelt(file.path), file.path))
+        if not any(file.split for file in files):
+            files = self._split_by_folders(files, notes)
+        return files, [*notes, self._describe_others(lines)]
 
-    def _rows(
-        self, sheet: Sheet, path: str, labels: Sequence[str], split_column: str, split: str
-    ) -> Iterator[Row]:
-        empty = [""] * len(sheet.lines)
-        of_labels = self._labels(sheet, labels) if labels else empty
-        of_splits = sheet.columns.get(split_column, empty)
-        of_groups = sheet.columns.get(self.group or "", empty)
-        has_splits = any(cell.strip() for cell in of_splits)
-        columns = zip(sheet.columns[path], of_labels, of_splits, of_groups, strict=True)
-        for number, (file, label, cell, group) in enumerate(columns):
-            file = file.strip()
-            if self.label_from:
-                label = group_name(self.label_from, file, "--data.label_from")
-            if has_splits:
-                split = _SPLIT_OF.get(cell.strip().lower(), "")
-            row = Row(sheet, number, file, spelt(label), split, spelt(group.strip()))
-            if not (file and label and (row.group or of_groups is empty)):
-                what = ["a path", "a label", *([] if of_groups is empty else ["a group"])]
-                raise row.error(f"it must have {listed(what)}")
-            if has_splits and not split:
-                raise row.error(f"the split must be train, val or test, got '{cell}'")
-            yield row
+    def _choose_columns(self, sheet: Sheet) -> _Columns:
+        path = self._path_column(sheet)
+        split = self._split_column(sheet, path)
+        group = self.group if self.group in sheet.columns else None
+        others = [name for name in sheet.columns if name not in (path, split, group)]
+        labels = [] if self.label_from else self._label_columns(sheet, others)
+        return _Columns(path, labels, split, group)
 
     def _path_column(self, sheet: Sheet) -> str:
         """Returns the column of a usual name; of several, the one whose first file is there."""
         usual = [name for name in sheet.columns if key_of(name) in _PATHS]
-        if len(usual) > 1 and sheet.lines:
-            there = [name for name in usual if self._find_path(sheet.columns[name][0], sheet)]
-            usual = there or usual
+        if len(usual) > 1:
+            row = next(iter(sheet.rows.values()))
+            usual = [name for name in usual if self._path_of(row[name], sheet)] or usual
         return sheet.choose("path_column", self.columns.get("path_column"), usual)
 
     def _split_column(self, sheet: Sheet, path: str) -> str:
@@ -165,101 +150,134 @@ class Table:
         if (name := self.columns.get("split_column")) is not None:
             return sheet.choose("split_column", name, [])
         usual = []
-        for name in sheet.columns.keys() - {path}:
-            splits = {SPLIT_OF.get(cell.strip().lower()) for cell in sheet.columns[name]}
-            if key_of(name) in _SPLITS or (None not in splits and len(splits) > 1):
+        for name in sheet.columns:
+            cells = {row[name].strip().lower() for row in sheet.rows.values()}
+            splits = {SPLIT_OF.get(cell) for cell in cells}
+            is_usual = key_of(name) in _SPLITS and cells != {""}
+            if name != path and (is_usual or (None not in splits and len(splits) > 1)):
                 usual.append(name)
         return sheet.choose("split_column", None, usual) if usual else ""
 
-    def _label_columns(self, sheet: Sheet, others: Sequence[str]) -> list[str]:
+    def _label_columns(self, sheet: Sheet, others: Sequence[str]) -> Sequence[str]:
         """Returns the column of labels, or the columns of zeros and ones, one for each class."""
         name = self.columns.get("label_column")
         likely = likely_labels(others)
-        cells = {cell.strip().lower() for other in likely for cell in sheet.columns[other]}
+        cells = {row[other].strip().lower() for other in likely for row in sheet.rows.values()}
         if name is None and len(likely) == len(others) > 1 and cells <= _IS.keys():
-            return [*others]
+            return others
         return [sheet.choose("label_column", name, likely)]
 
-    def _labels(self, sheet: Sheet, columns: Sequence[str]) -> Sequence[str]:
-        """Returns the label of each row."""
-        if len(columns) == 1:
-            labels = [label.strip() for label in sheet.columns[columns[0]]]
-            folders = {sheet.file.parent, self.root}
-            source, names = names_of_numbers({*labels}, folders, sheet)
-            if names:
-                self._notes.append(f"their names from {source}")
-            return [names.get(label, label) for label in labels]
-        labels = []
-        for number, cells in enumerate(zip(*map(sheet.columns.get, columns), strict=True)):
-            values = zip(columns, cells, strict=True)
-            ones = [name for name, cell in values if _IS.get(cell.strip().lower())]
-            if len(ones) != 1:
-                raise sheet.error(
-                    f"it has {len(ones)} ones in the {_columns(columns)}; where images have several"
-                    " classes or none, see the example of a multi-label classifier",
-                    number,
-                )
-            labels += ones
-        return labels
+    def _names(
+        self, sheets: Iterable[Sheet], columns: Sequence[str]
+    ) -> tuple[str, Mapping[str, str]]:
+        """Finds names for labels that are numbers, and the name of the file that has them."""
+        if len(columns) != 1:
+            return "", {}
+        rows = chain.from_iterable(sheet.rows.values() for sheet in sheets)
+        labels = {row[columns[0]].strip() for row in rows if columns[0] in row}
+        return names_of_numbers(labels, {self.root, *(file.parent for file in self.files.values())})
 
-    def _splits(self, paths: Sequence[str], splits: Sequence[str]) -> list[str]:
-        """Returns the split of each file: the table's, or else that of its folder, or train."""
-        if not any(splits):
-            tops = [path.partition(os.sep)[0] for path in paths]
-            of_folders = split_names({*tops})
-            if len({*of_folders.values()}) > 1 and of_folders.keys() >= {*tops}:
-                self._notes.append(f"splits from the folders {listed(sorted(of_folders))}")
-                splits = [of_folders[top] for top in tops]
-        return [split or "train" for split in splits]
+    def _file_of(
+        self, sheet: Sheet, line: int, columns: _Columns, names: Mapping[str, str]
+    ) -> ImageFile:
+        """Returns the file of a row; its split is empty if no column says it."""
+        row = sheet.rows[line]
+        cell = row.get(columns.split, "").strip()
+        split = _SPLIT_OF.get(cell.lower(), "")
+        if columns.split and not split:
+            raise sheet.error(f"the split must be train, val or test, got '{cell}'", line)
+        path = self._find(row[columns.path].strip(), sheet, line)
+        if self.label_from is not None:
+            label = search_path(self.label_from, path, "--data.label_from")
+        else:
+            label = _label_of(sheet, line, columns.labels)
+        if not label:
+            raise sheet.error("it has no label", line)
+        group = row.get(self.group or "", "").strip()
+        if self.group is not None and not group:
+            group = search_path(self.group, path, "--data.group")
+        place = os.path.join(prefix_of(self.root), path)
+        return ImageFile(place, spelt(names.get(label, label)), split, spelt(group or path))
 
-    def _find(self, name: str, sheet: Sheet) -> str:
-        """Finds a file by its path or id; returns its path below the root, or nothing.
+    def _find(self, name: str, sheet: Sheet, line: int) -> str:
+        """Finds a file by its path or id; returns its path below the root.
 
-        An id is the name of a file at any depth, with or without its suffix.
+        An id is the name of a file at any depth, with or without its suffix. Both may be written as
+        another system would.
         """
-        if (path := self._find_path(name, sheet)) or not name or re.search(r"[/\\]", name):
+        if path := self._path_of(name, sheet):
             return path
-        candidates = self._by_id.get(spelt(name), [])
-        if len(candidates) > 1:
-            raise sheet.error(f"'{printable(name)}' may be {listed(candidates, 4, 'or')}")
-        return "".join(candidates)
+        written = spelt(name.replace("\\", "/"))
+        for folder in ("", self._beside[sheet.file]):
+            candidates = self._index.get(os.path.normpath(os.path.join(folder, written)), [])
+            if len(candidates) > 1:
+                what = listed(candidates, 4, "or")
+                raise sheet.error(f"'{printable(name)}' may be {what}", line)
+            if candidates:
+                return candidates[0]
+        raise sheet.error(
+            f"there is no file '{printable(name)}' in --data.root, which is"
+            f" '{printable(self.root)}'",
+            line,
+        )
 
-    def _find_path(self, name: str, sheet: Sheet) -> str:
-        """Finds a file by its path, which may be written as another system would."""
-        if os.path.isfile(os.path.join(self.root, name)):
-            return os.path.normpath(name)
-        for folder in ("", os.path.relpath(sheet.file.parent, self.root)):
-            for written in (name, name.replace("\\", "/")):
-                for form in ("NFC", "NFD"):
-                    path = os.path.join(folder, normalize(form, written))
-                    if os.path.isfile(os.path.join(self.root, path)):
-                        return os.path.normpath(path)
+    def _path_of(self, name: str, sheet: Sheet) -> str:
+        """Returns the path of a file as it is written, below the root or beside the table."""
+        for folder in ("", self._beside[sheet.file]):
+            path = os.path.normpath(os.path.join(folder, name))
+            if os.path.isfile(os.path.join(self.root, path)):
+                return path
         return ""
 
     @cached_property
-    def _by_id(self) -> Mapping[str, Sequence[str]]:
-        """The images below the root, by their names with and without suffix."""
-        ids = defaultdict[str, list[str]](list)
+    def _index(self) -> Mapping[str, Sequence[str]]:
+        """The images below the root, by their paths, names and stems, each spelt alike."""
+        index = defaultdict[str, list[str]](list)
         start = len(prefix_of(self.root))
         for file in ImageScan(self.bands).images(self.root):
-            name = spelt(os.path.basename(file))
-            for key in {name, os.path.splitext(name)[0]}:
-                ids[key].append(file[start:])
-        return ids
+            path = file[start:]
+            name = os.path.basename(path)
+            for key in {path, name, os.path.splitext(name)[0]}:
+                index[spelt(key)].append(path)
+        return index
 
-    def _describe_others(self, paths: Sequence[str]) -> str:
+    def _split_by_folders(self, files: list[ImageFile], notes: list[str]) -> list[ImageFile]:
+        """Takes splits from the first folders of the paths, if all of these mean one."""
+        start = len(prefix_of(self.root))
+        tops = [file.path[start:].partition(os.sep)[0] for file in files]
+        split_of = {top: split for split, top in split_names({*tops}).items()}
+        if "train" not in split_of.values() or len(split_of) < max(2, len({*tops})):
+            return [file._replace(split="train") for file in files]
+        notes.append(f"splits from the folders {listed(sorted(split_of))}")
+        return [file._replace(split=split_of[top]) for file, top in zip(files, tops, strict=True)]
+
+    def _describe_others(self, paths: Collection[str]) -> str:
         """Describes images that no row names: beside the others, or wherever ids were looked up."""
-        images = {*chain.from_iterable(vars(self).get("_by_id", {}).values())}
+        prefix = prefix_of(self.root)
+        images = {prefix + path for path in chain(*vars(self).get("_index", {}).values())}
         for folder in {os.path.dirname(path) for path in paths}:
-            place = os.path.join(self.root, folder)
-            start = len(prefix_of(place))
-            files = (file[start:] for file in ImageScan(self.bands).images(place))
-            beside = takewhile(lambda name: os.sep not in name, files)
-            images |= {os.path.join(folder, name) for name in beside}
+            names = filter(is_image, os.listdir(folder or os.curdir))
+            images.update(os.path.join(folder, name) for name in names)
         others = images.difference(paths)
         if not others:
             return ""
-        return f"images without a class are left out: {len(others):,}, such as {min(others)}"
+        example = min(others).removeprefix(prefix)
+        return f"images without a class are left out: {len(others):,}, such as {example}"
+
+
+def _label_of(sheet: Sheet, line: int, columns: Sequence[str]) -> str:
+    """Returns the label in a column, or the column of the only one."""
+    cells = {name: sheet.rows[line].get(name, "").strip() for name in columns}
+    if len(cells) == 1:
+        return cells[columns[0]]
+    ones = [name for name, cell in cells.items() if _IS.get(cell.lower())]
+    if len(ones) != 1:
+        raise sheet.error(
+            f"it has {len(ones)} ones in the {_columns(columns)}; where images have several classes"
+            " or none, see the example of a multi-label classifier",
+            line,
+        )
+    return ones[0]
 
 
 def _columns(names: Sequence[str]) -> str:

@@ -71,6 +71,14 @@ def folder(root: Path, count: int = 20, **options: Any) -> Files:
     return Files(write_folder(root, {"a": count, "b": count}), **options)
 
 
+def by_class(data) -> dict[str, dict[str, list[Path]]]:
+    """The listed files of each split and class."""
+    files: dict[str, dict[str, list[Path]]] = {}
+    for file in data.files():
+        files.setdefault(file.split, {}).setdefault(file.label, []).append(Path(file.path))
+    return files
+
+
 def epoch_of(data, split: str = "train") -> list[ImageBatch]:
     """The batches of a loader as they reach the model."""
     batches = []

@@ -10,7 +10,7 @@ import torch
 
 from project.engine.errors import LocalError, UnreadableFileError, UserError
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
-from tests.engine.loading.stubs import Files, attached, by_index, cases, epoch_of
+from tests.engine.loading.stubs import Files, attached, by_class, by_index, cases, epoch_of
 
 
 def module(root, on_bad_image="skip", **options):
@@ -52,7 +52,7 @@ def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(root,
     ("test", "ab", "no test image of class 'a' can be read"),
 )
 def test_a_class_or_a_split_without_a_readable_image_is_refused(root, split, classes, message):
-    files = [file for name in classes for file in module(root).files()[split][name]]
+    files = [file for name in classes for file in by_class(module(root))[split][name]]
     for file in files:
         file.write_bytes(b"")
     with pytest.raises(UserError, match=message.format(len(files) - 3)):
