@@ -92,15 +92,15 @@ def list_folder(
             " class"
         )
     scan = ImageScan(bands)
-    start = len(prefix_of(root))
-    paths = [path[start:] for path in scan.images(root)]
+    prefix = prefix_of(root)
+    paths = [path.removeprefix(prefix) for path in scan.images(root)]
     left_out = describe_left_out(scan.left_out)
-    folders = {path[: path.rfind(os.sep) + 1] for path in paths}
+    folders = _folders(paths)
     top = _enter(folders, "", known)
     names = _find_splits(root, folders, top, bool(known), label_from is not None)
     roots = {split: _enter(folders, f"{top}{name}{os.sep}", known) for split, name in names.items()}
     roots = roots or {"train": top}
-    files, loose = _classified(root, paths, roots, label_from, group)
+    files, loose = _classified(prefix, paths, roots, label_from, group)
     if label_from is not None:
         notes = [f"classes from paths, by {label_from!r}"]
     else:
@@ -124,8 +124,8 @@ def list_folder(
 
 
 def _classified(
-    root: Path,
-    paths: Iterable[str],
+    prefix: str,
+    paths: Sequence[str],
     roots: Mapping[str, str],
     label_from: str | None,
     group: str | None,
@@ -133,21 +133,28 @@ def _classified(
     """Returns the files of classes, and paths that are in none, by the split they are in."""
     files = []
     loose = defaultdict[str, list[str]](list)
-    prefix = prefix_of(root)
+    places = {folder: _place_of(folder, roots) for folder in _folders(paths)}
     for path in paths:
-        split = next((split for split in roots if path.startswith(roots[split])), "")
-        name = path.removeprefix(roots.get(split, ""))
-        label, is_in_folder, _ = name.partition(os.sep)
+        split, label = places[path[: path.rfind(os.sep) + 1]]
+        name = path[len(roots.get(split, "")) :]
         if split and label_from is not None:
             name = path
-            label = search_path(label_from, path, "--data.label_from")
-        elif not (split and is_in_folder):
+            label = spelt(search_path(label_from, path, "--data.label_from"))
+        if not label:
             loose[split].append(path)
             continue
         if group is not None:
             name = search_path(group, path, "--data.group")
-        files.append(ImageFile(prefix + path, spelt(label), split, spelt(name)))
+        files.append(ImageFile(prefix + path, label, split, spelt(name)))
     return files, loose
+
+
+def _place_of(folder: str, roots: Mapping[str, str]) -> tuple[str, str]:
+    """Returns the split and the class of the images in a folder; empty texts if they have none."""
+    for split, root in roots.items():
+        if folder.startswith(root):
+            return split, spelt(folder[len(root) :].partition(os.sep)[0])
+    return "", ""
 
 
 def _find_splits(
@@ -172,6 +179,11 @@ def _find_splits(
                 " one, such as to val or test, or move it away"
             )
     return names
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Returns the folders that hold images, as the beginnings of paths."""
+    return {path[: path.rfind(os.sep) + 1] for path in paths}
 
 
 def _subfolders(folders: Collection[str], parent: str) -> list[str]:
