@@ -71,6 +71,13 @@ def test_a_good_folder_can_train_and_its_classes_are_counted_in_the_splits_of_tr
     assert all(f" --data.{name} {value} " in command for name, value in options.items())
 
 
+def test_groups_are_counted(root, inspected):
+    _, found, printed = inspected(root, "--group=image ([0-9]+)")
+    assert found["groups"] == 12
+    assert "12, each in one split" in printed.out
+    assert "--data.group 'image ([0-9]+)'" in printed.out
+
+
 def test_the_same_image_is_found_across_splits_and_classes(tmp_path, inspected):
     folders = ("train/a", "train/b", "val/a", "val/b", "test/a", "test/b")
     root = write_folder(tmp_path / "root", dict.fromkeys(folders, 3))

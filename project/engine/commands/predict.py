@@ -22,7 +22,6 @@ from ..cli.trainer import ExactTrainer
 from ..errors import UserError, printable
 from ..hardware import usable_cores
 from ..loading.files import FileDataset, why_unreadable
-from ..loading.paths import Paths
 from ..loading.scan import image_paths, listed_paths, spelt
 from ..loading.workers import LazyDataLoader, image_loader
 from ..preprocessing import Preprocessing, bands_of
@@ -116,7 +115,7 @@ class NamedFiles(LightningDataModule):
         # each process has as many, as all gather each batch
         paths = [*paths, *[""] * (-len(paths) % trainer.world_size)]
         labels = torch.zeros(len(paths))
-        dataset = FileDataset(Paths.of(paths), labels, self._preprocessing, skip=True)
+        dataset = FileDataset(paths, labels, self._preprocessing, skip=True)
         order = torch.arange(len(paths))
         sampler = EvaluationSampler(order, trainer.world_size, trainer.global_rank)
         workers = self._options.num_workers
