@@ -33,15 +33,6 @@ def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split)
         require_equal(first, second)
 
 
-@pytest.mark.parametrize("option", [{"flip": True}, {"crop_padding": 2}, {"cutout": 4}, {}])
-def test_each_option_changes_training_images_and_no_label(option):
-    data = attached(NoiseDataModule(**{"batch_size": 60, "flip": False} | option))
-    (batch,) = epoch_of(data)
-    train = data.splits["train"]
-    assert torch.equal(batch.images, train.images[batch.indices]) == (not option)
-    assert torch.equal(batch.labels, train.labels[batch.indices])
-
-
 class SortedDataModule(NoiseDataModule):
     """Images of one class after the other, as a folder of classes has them; keeps what each epoch has seen."""
 
@@ -96,7 +87,7 @@ def test_numbers_within_bounds_are_plain_in_a_checkpoint(workplace):
 
 @cases(
     "options world_size text",
-    ({"batch_size": 61}, 1, "batch_size must be at most 60"),
+    ({"batch_size": 61}, 1, "batch_size must be at most 60, the number of training images"),
     ({"crop_padding": 12}, 1, "crop_padding must be below 12"),
     ({"batch_size": 10}, 3, "batch_size must be a multiple of 3, the number of devices, such as 9"),
     ({"device_cache": True, "train_transforms": [v2.Identity()]}, 1, "device_cache needs"),
@@ -112,11 +103,3 @@ def test_an_example_input_of_a_model_passes_the_transfer_hooks(tmp_path):
     files.trainer = stub_trainer()
     assert files.on_before_batch_transfer(example, 0) is example
     assert files.on_after_batch_transfer(example, 0) is example
-
-
-def test_a_batch_may_be_the_whole_training_set_and_the_data_are_opened_once():
-    data = attached(NoiseDataModule(batch_size=60))
-    assert len(list(data.train_dataloader())) == 1
-    before = data.splits["train"]
-    data.setup("test")
-    assert data.splits["train"] is before

@@ -1,10 +1,14 @@
-"""Batches of images, the protocol of datasets that serve them, and images in memory."""
+"""Batches of images, the protocol of datasets that serve them, images in memory, and transforms."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 import torch
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
+
+from ..errors import LocalError
+from ..randomness import Purpose, derived_seed, seed_generators
 
 Keys = Sequence[tuple[int, int]] | Sequence[int]
 """Samples of a batch: (epoch, index) in training, indices alone in evaluation."""
@@ -82,3 +86,41 @@ class ArrayDataset:
     def name(self, index: int) -> str:
         """The set's name and the image's number in it."""
         return f"{self.names} {index}"
+
+
+class TransformedDataset:
+    """A training set whose images go through transforms, one at a time, in their order.
+
+    A transform takes an image, uint8 (3, height, width), and returns one. It draws from generators
+    that the whole process shares: around each sample, these are seeded by (seed, epoch, index), so
+    that no draw depends on what was drawn before.
+    """
+
+    def __init__(
+        self, dataset: BatchDataset, transforms: Sequence[Callable[..., Tensor]], seed: int
+    ) -> None:
+        self.dataset = dataset
+        self.transforms = transforms
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, keys: Keys) -> ImageBatch:
+        batch = self.dataset.__getitems__(keys)
+        epoch, _ = split_keys(keys)
+        images = []
+        with isolate_rng(include_cuda=False):
+            for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
+                seed_generators(derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index))
+                for transform in self.transforms:
+                    image = transform(image)
+                images.append(image)
+        stacked = torch.stack(images).contiguous(memory_format=torch.channels_last)
+        kind, expected = (f"{x.dtype} with {x.shape[1]} channels" for x in (stacked, batch.images))
+        if kind != expected:
+            raise LocalError(
+                f"--data.train_transforms must return {expected}, got {kind}; the model normalises"
+                " on the device"
+            )
+        return batch._replace(images=stacked)

@@ -1,5 +1,6 @@
 """The base of data modules: the same batches on any number of devices, exact resuming."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -9,7 +10,9 @@ from typing import Any, Self, cast
 import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..errors import UserError, require
@@ -20,9 +23,8 @@ from ..run.checkpoint import ABOUT, read_checkpoint, require_same_classes
 from ..run.files import fetch_archive
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..upstream import position_of
-from .batch import ArrayDataset, BatchDataset, ImageBatch
+from .batch import ArrayDataset, BatchDataset, ImageBatch, TransformedDataset
 from .splits import stratified_split
-from .transforms import TransformedDataset, describe, transform_batch
 from .workers import LazyDataLoader, image_loader
 
 _TRANSFORMS = ["train_transforms", "batch_transforms"]
@@ -171,9 +173,12 @@ class ImageDataModule(LightningDataModule, ABC):
         return stratified_split(labels, fractions, self.split_seed, self.class_names)
 
     def transforms_in_words(self) -> dict[str, list[str]]:
-        """The options that are callables, for people to read."""
+        """The options that are callables, for people to read, without addresses of functions."""
         return {
-            option: [describe(transform) for transform in getattr(self, option)]
+            option: [
+                re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(transform).split()))
+                for transform in getattr(self, option)
+            ]
             for option in _TRANSFORMS
         }
 
@@ -325,13 +330,27 @@ class ImageDataModule(LightningDataModule, ABC):
     def transform_batch(self, batch: ImageBatch) -> ImageBatch:
         """Applies ``batch_transforms`` to an augmented training batch.
 
-        They draw by (seed, epoch, batch), the same on all devices. Labels may become soft, float
-        (N, classes).
+        A transform takes images, float32 (N, channels, height, width) on the 0-255 scale (0-65535
+        of 16 bits), and labels, float32 (N, classes), one-hot at first, and returns both, as MixUp
+        and CutMix of torchvision's v2 do. It draws by (seed, epoch, batch), the same on all
+        devices. The batch that comes out has its images rounded to their type, and soft labels.
         """
         if not self.batch_transforms:
             return batch
+        images = batch.images.float()
+        labels = batch.labels
+        if labels.dim() == 1:
+            labels = F.one_hot(labels, len(self.class_names))
+        labels = labels.float()
         seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *self._position())
-        return transform_batch(batch, self.batch_transforms, len(self.class_names), seed)
+        devices = [images.device] if images.device.type == "cuda" else []
+        with isolate_rng(include_cuda=False), torch.random.fork_rng(devices):
+            seed_generators(seed, images.device)
+            for transform in self.batch_transforms:
+                images, labels = transform(images, labels)
+        dtype = batch.images.dtype
+        rounded = images.round().clamp(0, torch.iinfo(dtype).max).to(dtype)
+        return batch._replace(images=rounded, labels=labels)
 
 
 def _plain(value: object) -> object:

@@ -39,14 +39,6 @@ def claiming_png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + struct.pack(">I", zlib.crc32(header)) + rest
 
 
-def is_refused(path, read=decoded) -> bool:
-    try:
-        read(path)
-    except UnreadableFileError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_is_turned_the_way_its_exif_data_say(tmp_path, suffix, orientation):
@@ -211,27 +203,11 @@ def test_damaged_huffman_codes_are_refused(tmp_path):
         start = dice.randrange(700, len(PLAIN) - 120)
         damage = dice.randbytes(100).replace(b"\xff", b"\xfe")
         path.write_bytes(PLAIN[:start] + damage + PLAIN[start + 100 :])
-        errors += is_refused(path)
+        try:
+            decoded(path)
+        except UnreadableFileError:
+            errors += 1
     assert errors > 135
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # on the damage that it gets over
-@pytest.mark.filterwarnings(
-    "ignore:unclosed file:ResourceWarning"
-)  # of an image that cannot be opened
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("read", [check_image, decoded])
-def test_a_damaged_file_gives_an_image_or_our_own_error(tmp_path, suffix, read):
-    path = save(smooth(40, 32), tmp_path / f"image.{suffix}")
-    data, dice = path.read_bytes(), random.Random(0)
-    refused = 0
-    for _ in range(60):
-        damaged = bytearray(data)
-        for _ in range(dice.randint(1, 5)):
-            damaged[dice.randrange(min(len(data), 300))] = dice.randrange(256)
-        path.write_bytes(damaged)
-        refused += is_refused(path, read)
-    assert refused > 0
 
 
 @pytest.mark.parametrize("suffix", ["gif", "webp", "png", "tif"])

@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 
 from project.engine.cli.entry import describe_error
 from project.engine.errors import LocalError
-from project.engine.loading.transforms import TransformedDataset
+from project.engine.loading.batch import TransformedDataset
 from project.engine.randomness import Purpose, derived_seed, seed_generators
 from tests.engine.loading.stubs import (
     Noise,
