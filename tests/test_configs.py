@@ -87,35 +87,13 @@ def test_a_recipe_names_its_source(recipe):
     assert "https://" in comment
 
 
-def test_recipes_add_up(workplace):
-    assert {"flowers_resnet34.yaml", "cifar10_resnet18.yaml", "cpu.yaml"} <= {
-        path.name for path in CONFIGS
-    }
-    names = (
-        "randaugment",
-        "random_erasing",
-        "mixup",
-        "cutmix",
-        "ema",
-        "one_cycle",
-        "adamw",
-        "cutout",
-    )
-    config = parse(
-        f"--config={SMALL}", *(f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names)
-    )
+def test_recipes_add_up():
+    names = ("randaugment", "random_erasing", "mixup", "cutmix", "ema", "adamw", "cutout")
+    recipes = [f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names]
+    config = parse(f"--config={SMALL}", *recipes)
     data, model = config.data.init_args, config.model.init_args
     specs = [*data.train_transforms, *data.batch_transforms, *config.trainer.callbacks]
-    found = [
-        spec.class_path.rpartition(".")[2] for spec in (*specs, model.optimizer, model.lr_scheduler)
-    ]
-    assert found == [
-        "RandAugment",
-        "RandomErasing",
-        "MixUp",
-        "CutMix",
-        "EMAWeightAveraging",
-        "AdamW",
-        "OneCycleLR",
-    ]
+    classes = [spec.class_path.rpartition(".")[2] for spec in (*specs, model.optimizer)]
+    ours = ["RandAugment", "RandomErasing", "MixUp", "CutMix", "EMAWeightAveraging", "AdamW"]
+    assert classes == ours
     assert (model.arch, data.batch_size, data.cutout) == ("resnet9_slim", 256, 8)

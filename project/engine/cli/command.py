@@ -1,22 +1,29 @@
-"""The LightningCLI of commands that take data, model and trainer, with options in any order."""
+"""The LightningCLI of commands that take data, model and trainer, and their Trainer."""
 
 import json
+import os
 import sys
 import textwrap
 from argparse import Action
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any, ClassVar
 
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
-from ..errors import LINES, UserError, printable
+from ..errors import LINES, UserError, printable, require
+from ..loading.data_module import ImageDataModule
+from ..run.processes import watch_processes
 from ..run.progress import note
-from ..upstream import options_of
+from ..training.checkpoints import BestCheckpoint
+from ..upstream import disable_signal_handling, options_of
 from .command_line import (
     MODEL_BASES,
     TRAINER_BASES,
@@ -26,7 +33,6 @@ from .command_line import (
     class_parser,
 )
 from .parser import CommandParser, name_of
-from .trainer import ExactTrainer
 
 FOLLOWS = {
     "model.class_names": "data.class_names",
@@ -34,6 +40,66 @@ FOLLOWS = {
     "data.seed": "seed_everything",
 }
 """Options that follow from others."""
+
+
+class ExactTrainer(Trainer):
+    """Takes 1 as one batch and 1.0 as all of them; Lightning's annotations make both all of them.
+
+    Under torchrun and srun, devices and nodes are by default those that these have started.
+
+    Args:
+        devices: A number of devices, a list of their numbers, or ``auto``.
+        num_nodes: Nodes, by default as many as torchrun or srun has started, else 1.
+        accumulate_grad_batches: Batches whose gradients make one step.
+        callbacks: Callbacks to add.
+        limit_train_batches: Training batches of an epoch: a number, or a share from 0.0 to 1.0.
+        limit_val_batches: Validation batches: a number, or a share from 0.0 to 1.0.
+        limit_test_batches: Test batches: a number, or a share from 0.0 to 1.0.
+        limit_predict_batches: Batches to predict: a number, or a share from 0.0 to 1.0.
+        overfit_batches: Batches to train and validate on, the same in each epoch, or their share;
+            0.0 is off.
+        kwargs: See ``lightning.pytorch.Trainer``.
+    """
+
+    def __init__(
+        self,
+        *,
+        devices: list[int] | str | int = "auto",
+        num_nodes: PositiveInt | None = None,
+        accumulate_grad_batches: PositiveInt = 1,
+        callbacks: list[Callback] | None = None,
+        limit_train_batches: int | float | None = None,
+        limit_val_batches: int | float | None = None,
+        limit_test_batches: int | float | None = None,
+        limit_predict_batches: int | float | None = None,
+        overfit_batches: int | float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        started = ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "WORLD_SIZE")
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            started = ("SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS")
+        tasks, nodes, processes = (int(os.environ.get(name) or 0) for name in started)
+        super().__init__(
+            devices=tasks or devices if devices == "auto" else devices,
+            num_nodes=num_nodes or nodes or 1,
+            accumulate_grad_batches=accumulate_grad_batches,
+            callbacks=callbacks,
+            limit_train_batches=limit_train_batches,
+            limit_val_batches=limit_val_batches,
+            limit_test_batches=limit_test_batches,
+            limit_predict_batches=limit_predict_batches,
+            overfit_batches=overfit_batches,
+            **kwargs,
+        )
+        wanted = self.num_devices * self.num_nodes
+        if processes not in (0, wanted):  # each would train alone, or wait for others
+            raise UserError(
+                f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started"
+                f" {processes}"
+            )
+        require_supported(self)
+        disable_signal_handling(self)
+        watch_processes(self.strategy.launcher)
 
 
 class ClassParser(CommandParser, LightningArgumentParser):
@@ -171,12 +237,12 @@ class Command(LightningCLI):
         for option in options:
             name = name_of(option).removeprefix("--")
             group = name.rpartition(".")[0].partition(".")[0]
-            text = str(self.help_texts.get(name, option.help))
-            is_rare = text.startswith("Advanced:") or name.endswith(".help")
-            is_rare |= group == "trainer" and name not in self.help_texts
-            # others are links, such as "checkpoint --> model.ckpt_path"
+            option.help = self.help_texts.get(name, option.help)
+            is_rare = str(option.help).startswith("Advanced:") or name.endswith(".help")
+            if group == "trainer":
+                is_rare = name not in self.help_texts
+            # other groups are links, such as "checkpoint --> model"
             if group in titles and name not in hidden and not is_rare:
-                option.help = text
                 sections[titles[group]].append(option)
         return parser.format_sections(sections)
 
@@ -215,3 +281,36 @@ class Command(LightningCLI):
         """Prints on standard error, once, what the command is doing."""
         if self.trainer.is_global_zero:
             note(text)
+
+
+def require_supported(trainer: Trainer) -> None:
+    """Rejects strategies that would measure or save something else than all weights."""
+    strategy = trainer.strategy
+    name = type(strategy).__name__
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+        raise UserError(
+            f"--trainer.strategy {name} does not keep all weights on each device; use ddp"
+        )
+    if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
+        raise UserError(
+            f"--trainer.strategy {name}: forked or spawned processes cannot hand their metrics"
+            " back; use ddp"
+        )
+
+
+def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
+    """Refuses limits that leave no batch, and callbacks that write a run's own checkpoints."""
+    data.require_usable(trainer.world_size)
+    for split in ("train", "val", "test"):
+        option = f"limit_{split}_batches"
+        require(getattr(trainer, option) != 0, f"--trainer.{option}", 0, "above 0")
+    folder = Path(trainer.default_root_dir, "checkpoints").resolve()
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
+            names = {callback.filename, callback.save_last and callback.CHECKPOINT_NAME_LAST}
+            if Path(callback.dirpath or folder).resolve() == folder:
+                for name in names & {"best", "last", "previous"}:
+                    raise UserError(
+                        f"{type(callback).__name__} would write {name}.ckpt, a checkpoint of the"
+                        " run; give it another filename or dirpath"
+                    )

@@ -204,12 +204,10 @@ def candidates(base: type) -> list[type]:
 
 def find_class(base: type, name: str) -> type | None:
     """Finds the class of a path, or of a name; of several, the one defined last."""
-    classes: list[object] = [cls for cls in candidates(base) if cls.__name__ == name]
+    cls: object = {cls.__name__: cls for cls in candidates(base)}.get(name)
     with suppress(ImportError, AttributeError, ValueError):
-        if "." in name:
-            classes.append(resolve_name(name))
-    matches = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, base)]
-    return matches[-1] if matches else None
+        cls = resolve_name(name) if "." in name else cls
+    return cls if isinstance(cls, type) and issubclass(cls, base) else None
 
 
 def _drop_others(config: Options, key: str, cls: type) -> None:

@@ -7,7 +7,6 @@ import json
 import re
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from copy import copy
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
@@ -104,19 +103,14 @@ def name_of(option: Action) -> str:
 
 def in_short(option: Action) -> Action:
     """Returns an option with its default, and the first sentence of its help, without markup."""
-    short = copy(option)
     text = " ".join(str(option.help).replace("Advanced: ", "").replace("``", "").split())
-    sentence = re.split(r"(?<=[\w)])[.;](?:\s|$)|:$", text, maxsplit=1)[0]
-    short.help = sentence.replace("%", "%%")
+    sentence = re.split(r"(?<=[\w)])[.;](?:\s|$)|:$", text, maxsplit=1)[0].replace("%", "%%")
+    if not option.option_strings:
+        return Action([], option.dest, help=sentence, metavar=name_of(option))
     default = json.dumps(option.default, default=str).strip('"')
     is_shown = len(default) <= 12 and default not in ("null", "false", "[]", SUPPRESS)
-    short.metavar = default if is_shown else ""
-    short.nargs = None
-    if option.option_strings:
-        short.option_strings = [name_of(option)]
-    else:
-        short.metavar = name_of(option)
-    return short
+    metavar = default if is_shown else ""
+    return Action([name_of(option)], option.dest, help=sentence, metavar=metavar)
 
 
 def import_modules(names: str) -> str:

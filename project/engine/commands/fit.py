@@ -14,10 +14,9 @@ from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
-from ..cli.command import Command
+from ..cli.command import Command, require_sound_run
 from ..cli.command_line import full_name
 from ..cli.entry import run_command
-from ..cli.trainer import require_sound_run
 from ..errors import LocalError, NonFiniteError, UserError, listed
 from ..hardware import best_precision, tune_malloc
 from ..run.checkpoint import (

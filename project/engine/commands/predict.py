@@ -17,8 +17,8 @@ from lightning.pytorch import Callback, LightningDataModule, Trainer
 from torch import Tensor
 from tqdm import tqdm
 
+from ..cli.command import ExactTrainer
 from ..cli.entry import quiet_libraries
-from ..cli.trainer import ExactTrainer
 from ..errors import UserError, printable
 from ..hardware import usable_cores
 from ..loading.files import FileDataset, why_unreadable

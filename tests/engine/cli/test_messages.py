@@ -8,7 +8,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import FSDPStrategy
 
 from project import check_data, report
-from project.engine.cli.trainer import require_supported
+from project.engine.cli.command import require_supported
 from project.engine.errors import UserError, listed
 from project.evaluate import EvaluateCLI
 from tests.conftest import cases, fit, make_folder
