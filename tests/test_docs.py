@@ -169,10 +169,11 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     _, own, train, use, find = re.findall(r"```python\n(.*?)```", text, re.S)
     conftest.draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
     names: dict[str, Any] = {}
+    used: dict[str, Any] = {}
     with conftest.as_in_a_terminal():
         exec(train, names)
         measured = names["trainer"].callback_metrics["test/accuracy"]
-        exec(use, used := {})
+        exec(use, used)
     data = names["data"]
     assert capsys.readouterr().out.split()[-1] in data.class_names
     assert used["data"].hparams == data.hparams

@@ -84,11 +84,6 @@ class CommandLine:
         self.configs.append(flat(texts))
         self.flags = _with_class_paths(flags)
 
-    def values(self, option: str) -> list[str]:
-        """Returns the values that flags give to an option, in order."""
-        start = f"{option}="
-        return [word.removeprefix(start) for word in self.words if word.startswith(start)]
-
     @property
     def positionals(self) -> list[str]:
         """Returns the arguments without a name."""

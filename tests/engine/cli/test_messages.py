@@ -98,7 +98,7 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
 
 @cases(
     "command args answer",
-    (EvaluateCLI, [], "--checkpoint: Expected a"),
+    (EvaluateCLI, [], '"checkpoint": Expected a'),
     (
         report.parser().parse_args,
         ["x", "--data.root=x"],
