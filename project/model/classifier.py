@@ -1,12 +1,13 @@
 """The LightningModule: a network of ``uint8`` images, its loss, its metrics and its optimizer."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
@@ -148,7 +149,7 @@ class ImageClassifier(ClassifierModule):
         losses: Tensor = self.criterion(logits, labels)
         return losses
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Updates the metrics, which the engine logs, and returns the mean loss."""
         batch = self.as_batch(batch)
         logits = self(batch.images)
@@ -156,7 +157,7 @@ class ImageClassifier(ClassifierModule):
         self.measure("train", logits, batch.labels, losses)
         return losses.mean()
 
-    def validation_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Updates the metrics and returns logits, float (N, classes), of one view."""
         batch = self.as_batch(batch)
         logits = exact_logits(self, batch.images)
@@ -164,7 +165,7 @@ class ImageClassifier(ClassifierModule):
         self.measure("val", logits, batch.labels, losses, batch.indices)
         return logits
 
-    def test_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Updates the metrics and returns logits, float (N, classes), averaged over views."""
         batch = self.as_batch(batch)
         logits = evaluation_logits(self, batch.images)
@@ -172,7 +173,7 @@ class ImageClassifier(ClassifierModule):
         self.measure("test", logits, batch.labels, losses, batch.indices)
         return logits
 
-    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
         """Returns each image's probabilities, float (N, classes); a batch needs no labels."""
         images = batch if isinstance(batch, Tensor) else batch[0]
         return self.probabilities(evaluation_logits(self, images))
@@ -211,10 +212,10 @@ class ImageClassifier(ClassifierModule):
         return logits.softmax(1)
 
     @property
-    def network_head(self) -> Any:
+    def network_head(self) -> nn.Linear | nn.Conv2d:
         """The network's last layer, which maps features to logits: linear, or a 1x1 convolution."""
         (layer,) = head(self.network, len(self.class_names)).values()
-        return layer
+        return cast(nn.Linear, layer)
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Returns logits and features, the head's input, of one uncompiled forward pass."""

@@ -7,8 +7,6 @@ predicted labels. Counts are integers, which add up to the same in any order, so
 depend on how a set is cut into batches and processes.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -107,7 +105,7 @@ class MacroF1(MulticlassConfusionMatrix):
         cells = target * self.num_classes + predicted
         self.confmat.view(-1).scatter_add_(0, cells, torch.ones_like(cells))
 
-    def compute(self) -> dict[str, Any]:  # type: ignore[override]
+    def compute(self) -> dict[str, object]:  # type: ignore[override]
         """Returns F1, correct and all images, and the matrix, a row for each true class."""
         counts = {"correct": self.confmat.trace(), "total": self.confmat.sum()}
         return {"f1": macro_f1(self.confmat), **counts, "confusion_matrix": self.confmat}
@@ -147,7 +145,7 @@ class MultilabelF1(Counts):
         cells = 2 * _rows(target) + predicted
         self.counts.view(-1).scatter_add_(0, cells.flatten(), (target >= 0).flatten().long())
 
-    def compute(self) -> dict[str, Any]:
+    def compute(self) -> dict[str, object]:
         """Returns F1, and for each class [[neither, predicted], [true alone, both]]."""
         return {"f1": macro_f1(self.counts), "confusion_matrix": self.counts}
 

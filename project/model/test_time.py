@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,16 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 from project.engine import UserError
 from project.model.normalize import Normalization
 
+if TYPE_CHECKING:
+    from project.model.classifier import ImageClassifier
+
 _HALF = (torch.float16, torch.bfloat16)
 
 Views = Literal["flip", "flip_and_shift"]
 """Each image and its mirror image; and both moved by one pixel up and left, and down and right."""
 
 
-def exact_logits(model: Any, images: Tensor) -> Tensor:
+def exact_logits(model: "ImageClassifier", images: Tensor) -> Tensor:
     """Classifies in float32 or float64, so that no result depends on the rest of a batch.
 
     In bfloat16 near ties are many, and fall either way; ``model.exact_evaluation`` says where that
@@ -58,7 +61,7 @@ def _without_tf32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before
 
 
-def evaluation_logits(model: Any, images: Tensor) -> Tensor:
+def evaluation_logits(model: "ImageClassifier", images: Tensor) -> Tensor:
     """Returns exact logits, averaged over the model's views of each image."""
     return mean_logits(partial(exact_logits, model), images, model.test_time_augmentation)
 
@@ -92,7 +95,7 @@ def mean_logits(
 class ProbabilityNetwork(nn.Module):
     """A copy for export, from pixels to probabilities, in float32 on the CPU."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: "ImageClassifier") -> None:
         super().__init__()
         self.network = (
             deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)

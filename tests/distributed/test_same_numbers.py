@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import DDPStrategy
-from torch import distributed, nn
+from torch import nn
 from torch.optim import SGD
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
 from torchvision.transforms.v2 import RandAugment
@@ -90,15 +90,6 @@ def fraction(model, world_size):
     return model.results["val"]["total"]
 
 
-def predicted(model, size, world_size):
-    """How many predictions all processes together return."""
-    batches: Any = trainer(world_size).predict(model, datamodule=data_of(size, world_size))
-    count = torch.tensor(sum(map(len, batches)))
-    if world_size > 1:
-        distributed.all_reduce(count)
-    return int(count)
-
-
 @flowers_drawn_once()
 def evaluate(out):
     """Evaluates sets of many sizes on all processes that were launched; the first writes down the metrics."""
@@ -107,7 +98,6 @@ def evaluate(out):
         "exact": {size: evaluated(model, size, world_size) for size in sizes(world_size)},
         "fraction": fraction(model, world_size),
         "refusal": refusal(model, world_size) if world_size > 1 else "",
-        "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
         "fit": fit_and_evaluate(world_size),
     }
     if os.environ.get("RANK", "0") == "0":
@@ -143,7 +133,6 @@ def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(measured):
             require_equal(results[split], expected)
         assert results["test"]["total"] == size == sum(map(sum, results["val"]["confusion_matrix"]))
         assert results["predictions"]["indices"] == [*range(size)]
-    assert measured["predicted"] == {size: size for size in (measured["world_size"], 7, 12)}
 
 
 def test_a_fraction_of_the_batches_is_as_many_on_each_process_and_too_few_images_are_refused(

@@ -50,9 +50,8 @@ class Bookkeeping(Callback):
         if stage != "fit":
             return
         model = self.model
-        if hasattr(model.criterion, "prepare"):
-            data = trainer.datamodule  # type: ignore[attr-defined]  # set by fit
-            model.criterion.prepare(data, model.class_names)
+        if prepare := getattr(model.criterion, "prepare", None):
+            prepare(trainer.datamodule, model.class_names)  # type: ignore[attr-defined]
         if model.compile_network:
             model.network.compile()  # in place, so that the names of the weights stay
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Split = Literal["train", "val", "test"]
+Results = dict[str, Any]
+"""Plain data by metric."""
 
 
 class ClassifierModule(LightningModule):
@@ -74,12 +76,12 @@ class ClassifierModule(LightningModule):
     arch: str
     arch_args: dict[str, object] | None
     network: nn.Module
-    criterion: Any  # a module or a function, with whatever it has
+    criterion: Callable[..., Tensor]
     compile_network: bool
 
     def __init__(self) -> None:
         super().__init__()
-        self.results: dict[str, dict[str, Any]] = {}
+        self.results: dict[str, Results] = {}
         self.predictions: Predictions | None = None
         self.about: About = {}
         self.thresholds: dict[str, float] | None = None
@@ -261,7 +263,7 @@ class ClassifierModule(LightningModule):
         """Returns the metrics of a set."""
         return cast(MetricCollection, getattr(self, f"{split}_metrics"))
 
-    def conclude(self, split: Split) -> dict[str, Any] | None:
+    def conclude(self, split: Split) -> Results | None:
         """Computes the metrics of a set over all processes, and resets them.
 
         Returns:

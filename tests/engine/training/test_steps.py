@@ -172,19 +172,6 @@ def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
     assert logged == ({0, 1, 2} if every else set())
 
 
-@QUIET
-def test_a_plain_trainer_trains_logs_and_measures_each_image_once():
-    model, trainer = toy(), toy_trainer(max_epochs=20, num_sanity_val_steps=0)
-    trainer.fit(model, datamodule=ToyData())
-    assert {"train/loss", "val/loss", "val/accuracy"} <= trainer.callback_metrics.keys()
-    trainer.test(model, datamodule=ToyData(), verbose=False)
-    images = ToyData().load()["test"]
-    with torch.no_grad():
-        right = model(images.images).argmax(1) == images.labels
-    assert model.results["test"]["accuracy"] == pytest.approx(float(right.float().mean()))
-    assert model.results["test"]["accuracy"] > 0.9
-
-
 class Averaging(StochasticWeightAveraging):
     """Keeps what makes it resume in another way."""
 
