@@ -25,8 +25,9 @@ def parser() -> CommandParser:
     )
     option = parser.add_argument
     option("data", type=str, help="A folder or a CSV, as --data of fit takes it.")
-    output = "A JSON file for everything that was found."
-    option("--output", type=str | None, default=None, help=output)
+    option(
+        "--output", type=str | None, default=None, help="A JSON file for everything that was found."
+    )
     parser.add_arguments_of(CSVDataModule, _OF_DATA)
     return parser
 

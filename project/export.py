@@ -18,10 +18,17 @@ def parser() -> CommandParser:
     )
     option = parser.add_argument
     option("checkpoint", type=str, help="The checkpoint.")
-    output = "A file, .onnx for ONNX Runtime and others, .pt2 for torch alone; or a FOLDER/."
-    option("--output", type=str, required=True, help=output)
-    images = "Images to compare on, a folder; by default generated ones."
-    option("--images", type=str | None, help=images)
+    option(
+        "--output",
+        type=str,
+        required=True,
+        help="A file, .onnx for ONNX Runtime and others, .pt2 for torch alone; or a FOLDER/.",
+    )
+    option(
+        "--images",
+        type=str | None,
+        help="Images to compare on, a folder; by default generated ones.",
+    )
     option("--overwrite", action="store_true", help="Replaces a file that is there.")
     parser.add_import()
     return parser

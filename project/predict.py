@@ -19,26 +19,49 @@ def parser() -> CommandParser:
     )
     option = parser.add_argument
     option("checkpoint", type=str, help="The checkpoint.")
-    paths = "Files, folders with images at any depth, or - for a list on standard input."
-    option("paths", nargs="+", type=str, help=paths)
-    output = "A CSV file; by default the rows go to standard output."
-    option("--output", type=str | None, help=output)
+    option(
+        "paths",
+        nargs="+",
+        type=str,
+        help="Files, folders with images at any depth, or - for a list on standard input.",
+    )
+    option(
+        "--output", type=str | None, help="A CSV file; by default the rows go to standard output."
+    )
     option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
-    probabilities = "Add a column for each class; implied if images may have several."
-    option("--probabilities", action="store_true", help=probabilities)
-    abstain = "Leave label empty if the confidence is less."
-    option("--abstain", type=ClosedUnitInterval, default=0.0, help=abstain)
-    flips = "Average each image with its mirror image, if the model does not already."
-    option("--flips", action="store_true", help=flips)
-    embeddings = "A .npy file for the features before the head, a row for each of --output."
-    option("--embeddings", type=str | None, help=embeddings)
-    resume = "Skip files that have a row in --output, and append."
-    option("--resume", action="store_true", help=resume)
+    option(
+        "--probabilities",
+        action="store_true",
+        help="Add a column for each class; implied if images may have several.",
+    )
+    option(
+        "--abstain",
+        type=ClosedUnitInterval,
+        default=0.0,
+        help="Leave label empty if the confidence is less.",
+    )
+    option(
+        "--flips",
+        action="store_true",
+        help="Average each image with its mirror image, if the model does not already.",
+    )
+    option(
+        "--embeddings",
+        type=str | None,
+        help="A .npy file for the features before the head, a row for each of --output.",
+    )
+    option(
+        "--resume", action="store_true", help="Skip files that have a row in --output, and append."
+    )
     option("--overwrite", action="store_true", help="Replace a file that is there already.")
-    batch = "Images that each device sees at a time."
-    option("--batch_size", type=PositiveInt, default=64, help=batch)
-    workers = "Processes that load images, for each device."
-    option("--num_workers", type=NonNegativeInt | None, help=workers)
+    option(
+        "--batch_size", type=PositiveInt, default=64, help="Images that each device sees at a time."
+    )
+    option(
+        "--num_workers",
+        type=NonNegativeInt | None,
+        help="Processes that load images, for each device.",
+    )
     option("--trainer.accelerator", type=str, default="auto", help="cpu, gpu or another one.")
     option("--trainer.devices", type=int | str, default="auto", help="How many devices to use.")
     parser.add_import()

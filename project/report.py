@@ -19,8 +19,11 @@ def parser() -> CommandParser:
     option = parser.add_argument
     option("run", type=str, help="The run's folder, as in runs/NAME.")
     option("--output", type=str | None, help="The page, by default report.html in the run.")
-    root = "The folder of the images, if not the one that the checkpoint names."
-    option("--root", type=str | None, help=root)
+    option(
+        "--root",
+        type=str | None,
+        help="The folder of the images, if not the one that the checkpoint names.",
+    )
     parser.add_import()
     return parser
 

@@ -21,7 +21,7 @@ from ..run.checkpoint import ABOUT, About, read_checkpoint
 from ..run.settings import plain_options
 from ..training.module import ClassifierModule
 from ..training.predictions import Predictions
-from .output import CSV, default_file, output_file
+from .output import CSV, output_file
 
 COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
 
@@ -62,19 +62,29 @@ class EvaluateCommand(Command):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the checkpoint, the split and the files to write."""
         super().add_arguments_to_parser(parser)
-        checkpoint = "The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
-        split = (
-            "Images to measure on: val, test, or all of a folder or CSV that it was not trained on."
-        )
-        output = "A JSON file for the metrics, by default beside the checkpoint."
-        predictions = "A CSV file for the predictions of each image, by default none."
-        option = parser.add_argument
-        option("checkpoint", type=str, help=checkpoint)
         assert isinstance(parser, ClassParser)
+        option = parser.add_argument
+        option(
+            "checkpoint", type=str, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
+        )
         parser.add_import()
-        option("--split", type=Literal["val", "test", "all"], default="test", help=split)
-        option("--output", type=str | None, default=None, help=output)
-        option("--output_predictions", type=str | None, default=None, help=predictions)
+        option(
+            "--split",
+            type=Literal["val", "test", "all"],
+            default="test",
+            help="Images to measure on: val, test, or all of a folder or CSV that it was not trained"
+            " on.",
+        )
+        option(
+            "--output",
+            type=str | None,
+            help="A JSON file for the metrics, by default beside the checkpoint.",
+        )
+        option(
+            "--output_predictions",
+            type=str | None,
+            help="A CSV file for the predictions of each image, by default none.",
+        )
         parser.link_arguments("checkpoint", "model.ckpt_path")
 
     def before_instantiate_classes(self) -> None:
@@ -90,10 +100,8 @@ class EvaluateCommand(Command):
         """Measures, writes the metrics, and shows them."""
         checkpoint = self.config.checkpoint
         split = self.config.split
-        name = self.config.output
-        if name is None:
-            name = default_file(Path(checkpoint).with_suffix(f".{split}.metrics.json"))
-        output = output_file("--output", name)
+        beside = Path(checkpoint).with_suffix(f".{split}.metrics.json")
+        output = output_file("--output", self.config.output, default=beside)
         if predictions := self.config.output_predictions:
             predictions = output_file("--output_predictions", predictions)
         self._require_fitting_data()

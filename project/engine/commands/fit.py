@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint, Timer
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.cli import LightningArgumentParser
-from lightning.pytorch.plugins.precision import Precision
 
 from ..cli.command import Command, require_sound_run
 from ..cli.command_line import full_name
@@ -27,7 +26,7 @@ from ..run.checkpoint import (
     with_atomic_writes,
 )
 from ..run.folder import RunFolder, derived_name
-from ..run.loggers import class_of, log_settings, loggers_of, place_in_folder, rewind
+from ..run.loggers import log_settings, loggers_of, place_in_folder, rewind
 from ..training.checkpoints import (
     BestCheckpoint,
     chosen_monitor,
@@ -95,12 +94,21 @@ class FitCommand(Command):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the run's own options, and links the model to the data."""
         super().add_arguments_to_parser(parser)
-        name = "The run's folder below runs/; by default from data, model and time."
-        monitor = "The validation metric that best.ckpt is chosen by."
-        mode = "min or max: the best value of this metric; by default the metric's own."
-        parser.add_argument("--name", type=str | None, help=name)
-        parser.add_argument("--monitor", default="val/accuracy", help=monitor)
-        parser.add_argument("--mode", type=Literal["min", "max"] | None, help=mode)
+        parser.add_argument(
+            "--name",
+            type=str | None,
+            help="The run's folder below runs/; by default from data, model and time.",
+        )
+        parser.add_argument(
+            "--monitor",
+            default="val/accuracy",
+            help="The validation metric that best.ckpt is chosen by.",
+        )
+        parser.add_argument(
+            "--mode",
+            type=Literal["min", "max"] | None,
+            help="min or max: the best value of this metric; by default the metric's own.",
+        )
         parser.add_class_arguments(self.callback_options, "callbacks")
         for name in ("class_names", "preprocessing"):
             target = f"model.init_args.{name}"
@@ -119,9 +127,7 @@ class FitCommand(Command):
         self.run.require_unfinished()
         resumed = self.run.resumable()
         self.prepare_options(config, resumed)
-        plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
-        classes = [class_of(plugin) for plugin in plugins]
-        if trainer.precision is None and not any(issubclass(cls, Precision) for cls in classes):
+        if trainer.precision is None and not trainer.plugins:  # which may be one of precision
             trainer.precision = best_precision(trainer.accelerator)
         # without this folder's paths, so that another run can use it
         self._saved_config = config.clone()
@@ -132,11 +138,8 @@ class FitCommand(Command):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
-        added: list[Callback] = self.config_init.trainer.callbacks or []
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, self.model.monitors())
-        defaults = self.trainer_defaults["callbacks"] = self._callbacks()
-        if not any(isinstance(callback, Checkpoint) for callback in (*defaults, *added)):
-            kwargs["enable_checkpointing"] = False  # otherwise Lightning adds a ModelCheckpoint
+        self.trainer_defaults["callbacks"] = self._callbacks()
         # Lightning looks here for SLURM's checkpoints of this run, too
         kwargs["default_root_dir"] = self.run.path
         kwargs["logger"] = loggers_of(self.config_init.trainer.logger, self.run.path)

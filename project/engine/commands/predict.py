@@ -60,9 +60,9 @@ def label_files(model: ClassifierModule, options: Namespace) -> int:
     if options.resume and (output is None or embeddings is not None):
         raise UserError("--resume needs --output, whose rows it continues, and no --embeddings")
     if output is not None:
-        output = output_file("--output", output, options.overwrite or options.resume)
+        output = output_file("--output", output, overwrite=options.overwrite or options.resume)
     if embeddings is not None:
-        embeddings = output_file("--embeddings", embeddings, options.overwrite)
+        embeddings = output_file("--embeddings", embeddings, overwrite=options.overwrite)
     read = {"-": listed_paths(sys.stdin.buffer)} if "-" in options.paths else {}
     named = [path for name in options.paths for path in read.get(name, [name])]
     paths = list(

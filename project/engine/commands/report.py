@@ -13,7 +13,7 @@ from ..run.checkpoint import About
 from ..run.folder import read_metrics
 from ..run.progress import note
 from ..training.module import ClassifierModule
-from .output import default_file, output_file
+from .output import output_file
 
 Sections = dict[str, Any]
 """What a page shows of the images of the test set, or the reason for none as ``missing``."""
@@ -35,7 +35,7 @@ def write_report(
     """
     run = Path(options.run).absolute()
     metrics = read_metrics(run)
-    output = output_file("--output", options.output or default_file(run / "report.html"))
+    output = output_file("--output", options.output, default=run / "report.html")
     model = model_class.load_from_checkpoint(run / "checkpoints" / "best.ckpt")
     moved = {} if options.root is None else {"root": options.root}
     try:
