@@ -5,7 +5,7 @@ import hashlib
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median_low
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from ..errors import UnreadableFileError, UserError, listed
+from ..errors import UnreadableFileError
 from ..hardware import usable_cores
 from ..preprocessing import Bands
 from ..run.files import whole_file
@@ -163,25 +163,6 @@ def _remember(record: Path, known: NDArray[np.void]) -> None:
         record.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(record) as partial_file:
             np.save(partial_file, known)
-
-
-def few(broken: Mapping[str, str]) -> str:
-    """Names the first of some broken files, with the reasons, and counts the others."""
-    return listed((f"'{file}' ({why})" for file, why in broken.items()), 3)
-
-
-def leave_out(files: Sequence[ImageFile], broken: Mapping[str, str]) -> list[ImageFile]:
-    """Returns files without broken ones; each split and training class must keep some."""
-    readable = [file for file in files if file.path not in broken]
-    splits = {file.split for file in readable}
-    classes = {(file.split, file.label) for file in readable}
-    for file in files:
-        is_needed = file.split == "train" or file.split not in splits
-        if is_needed and (file.split, file.label) not in classes:
-            raise UserError(
-                f"no {file.split} image of class '{file.label}' can be read: {few(broken)}"
-            )
-    return readable
 
 
 def survey(root: Path, files: Sequence[ImageFile], bands: Bands | None = None) -> dict[str, Any]:

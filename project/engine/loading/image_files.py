@@ -1,6 +1,5 @@
 """The data module of image files: finds, splits, checks and reads them."""
 
-import sys
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +10,13 @@ import numpy as np
 import torch
 from jsonargparse.typing import PositiveInt
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ..errors import UnreadableFileError, UserError, listed, printable, require
 from ..preprocessing import Preprocessing
+from ..run.progress import note
 from .batch import ImageBatch
 from .cache import cached_images
-from .check import check_files, few, leave_out
+from .check import check_files
 from .files import FileDataset, mean_and_std
 from .layout import ImageFile, Listing, alternatives, class_order, list_folder
 from .resized import ResizedDataModule
@@ -258,17 +257,30 @@ class ImageFilesDataModule(ResizedDataModule):
         return cast(T, self.trainer.strategy.broadcast(made))
 
     def _without(self, broken: Mapping[str, str]) -> list[ImageFile]:
-        """Returns the files without broken ones, which are an error or skipped."""
-        text = f"{len(broken):,} of {len(self.files()):,} files cannot be read as images"
-        examples = few(dict(sorted(broken.items())))
+        """Returns the files without broken ones, which are an error or skipped.
+
+        Each split and each training class must keep some.
+        """
+        files = self.files()
+        examples = listed((f"'{path}' ({why})" for path, why in sorted(broken.items())), 3)
+        text = f"{len(broken):,} of {len(files):,} files cannot be read as images"
         if not self.skip_bad:
             raise UnreadableFileError(
                 f"{text}: {examples}; repair or remove such files, or skip them with"
                 " --data.on_bad_image skip"
             )
         if self.world[1] == 0:
-            _warn(f"{text} and are left out: {examples}")
-        return leave_out(self.files(), broken)
+            note(f"warning: {text} and are left out: {examples}")
+        readable = [file for file in files if file.path not in broken]
+        classes = {(file.split, file.label) for file in readable}
+        splits = {split for split, _ in classes}
+        for file in files:
+            is_needed = file.split == "train" or file.split not in splits
+            if is_needed and (file.split, file.label) not in classes:
+                raise UserError(
+                    f"no {file.split} image of class '{file.label}' can be read: {examples}"
+                )
+        return readable
 
     def on_before_batch_transfer(self, batch: object, dataloader_idx: int) -> object:
         """Takes what could not be read out of a training batch; evaluation skips its label, -1."""
@@ -280,7 +292,7 @@ class ImageFilesDataModule(ResizedDataModule):
             file = dataset.files[index % len(dataset)]
             if file not in self._reported:
                 self._reported.add(file)
-                _warn(f"'{printable(file)}' cannot be read as an image and is left out")
+                note(f"warning: '{file}' cannot be read as an image and is left out")
         if self.split_in_use != "train" or readable.all():
             return batch
         if not readable.any():
@@ -298,8 +310,3 @@ def _require_whole_groups(files: Sequence[ImageFile]) -> None:
             raise UserError(
                 f"--data.group: '{printable(group)}' has images in {listed(sorted(splits))}"
             )
-
-
-def _warn(text: str) -> None:
-    """Prints a warning beside a progress bar, if there is one."""
-    tqdm.write(f"warning: {text}", file=sys.stderr)

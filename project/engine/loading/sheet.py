@@ -164,17 +164,19 @@ def _split(text: str, separator: str) -> list[tuple[int, list[str]]]:
 
 
 def names_of_numbers(
-    labels: Collection[str], folders: Iterable[Path]
+    sheets: Iterable[Sheet], columns: Sequence[str], folders: Iterable[Path]
 ) -> tuple[str, Mapping[str, str]]:
-    """Finds names for labels that are integers, in ``classes.txt`` or a JSON file.
+    """Finds names for the integers in a column of labels, in ``classes.txt`` or a JSON file.
 
     Returns the name of that file, and a name for each label; nothing if there is no such file.
     """
+    rows = [row for sheet in sheets for row in sheet.rows.values() if len(columns) == 1]
+    labels = {row[columns[0]].strip() for row in rows if columns[0] in row}
     tables: dict[str, Mapping[str, str]] = {}
-    for folder in folders if all(map(str.isdecimal, labels)) else ():
+    for folder in folders if labels and all(map(str.isdecimal, labels)) else ():
         for file in [*folder.glob("classes.txt"), *folder.glob("*.json")]:
             names = _numbered_names(file, labels)
-            if names.keys() >= {*labels}:
+            if names.keys() >= labels:
                 tables[file.name] = {label: spelt(names[label]) for label in labels}
     if len({tuple(names.values()) for names in tables.values()}) > 1:
         raise UserError(f"{listed(sorted(tables))} name the classes differently; move one away")

@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from glob import escape
 from itertools import chain
@@ -100,7 +100,8 @@ class Table:
         sheets = {split: read_sheet(file) for split, file in self.files.items()}
         first = next(iter(sheets.values()))
         columns = self._choose_columns(first)
-        source, names = self._names(sheets.values(), columns.labels)
+        folders = {self.root, *(file.parent for file in self.files.values())}
+        source, names = names_of_numbers(sheets.values(), columns.labels, folders)
         used = {columns.path, columns.split, columns.group, *columns.labels}
         unused = [name for name in first.columns if name not in used]
         labels = f"the {_columns(columns.labels)}" if columns.labels else "paths"
@@ -166,16 +167,6 @@ class Table:
         if name is None and len(likely) == len(others) > 1 and cells <= _IS.keys():
             return others
         return [sheet.choose("label_column", name, likely)]
-
-    def _names(
-        self, sheets: Iterable[Sheet], columns: Sequence[str]
-    ) -> tuple[str, Mapping[str, str]]:
-        """Finds names for labels that are numbers, and the name of the file that has them."""
-        if len(columns) != 1:
-            return "", {}
-        rows = chain.from_iterable(sheet.rows.values() for sheet in sheets)
-        labels = {row[columns[0]].strip() for row in rows if columns[0] in row}
-        return names_of_numbers(labels, {self.root, *(file.parent for file in self.files.values())})
 
     def _file_of(
         self, sheet: Sheet, line: int, columns: _Columns, names: Mapping[str, str]
