@@ -105,6 +105,13 @@ class ExactTrainer(Trainer):
 class ClassParser(CommandParser, LightningArgumentParser):
     """The parser of a command; jsonargparse makes one for each class that an option takes."""
 
+    def add_function_arguments(
+        self, *args: Any, linked_targets: object = None, **kwargs: Any
+    ) -> list[str]:
+        """Leaves out an argument that jsonargparse passes, and takes for classes alone."""
+        added: list[str] = super().add_function_arguments(*args, **kwargs)
+        return added
+
     def add_class_arguments(self, theclass: type, *args: object, **kwargs: object) -> list[str]:
         """Changes defaults that do not suit a run.
 
