@@ -149,6 +149,13 @@ def wait_until(condition, place, patience=120.0):
         time.sleep(0.01)
 
 
+def is_running(pid: int) -> bool:
+    """False for a process that has ended, whether or not its parent has noticed."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    return False
+
+
 def descendants(pid: int) -> Iterator[int]:
     """The processes that a process has started, and those that these have."""
     children = Path(f"/proc/{pid}/task/{pid}/children")

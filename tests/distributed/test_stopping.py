@@ -14,7 +14,16 @@ from project.engine.run.processes import StopRequest
 from project.fit import FitCLI
 from tests.conftest import cases
 from tests.distributed.job import CALLBACK, TINY
-from tests.distributed.processes import fork, run, started, succeed, torchrun, wait, wait_until
+from tests.distributed.processes import (
+    fork,
+    is_running,
+    run,
+    started,
+    succeed,
+    torchrun,
+    wait,
+    wait_until,
+)
 from tests.engine.toy import differences, outcome
 from tests.small import load
 
@@ -35,12 +44,12 @@ def dies(rank: int, hook: str, step: int = 0) -> list[str]:
 
 
 def members(group: int) -> list[int]:
-    """The living processes of a group."""
+    """The running processes of a group."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, pgrp = stat.read_text().rsplit(")", 1)[1].split()[:3]
-            found += [int(stat.parent.name)] if int(pgrp) == group and state not in "ZX" else []
+    for pid in filter(is_running, pids):
+        with contextlib.suppress(ProcessLookupError):
+            found += [pid] if os.getpgid(pid) == group else []
     return found
 
 
