@@ -119,7 +119,9 @@ def fields_of(
     probabilities = model.probabilities(logits)
     predicted = model.predicted(probabilities, split)
     shares = [_probability_of(probabilities, label) for label in (predicted, labels)]
-    return [indices, labels, predicted, *shares, logits if model.keeps_logits else logits[:, :0]]
+    # not an empty view, which would keep the logits in memory
+    kept = logits if model.keeps_logits else logits.new_empty(len(logits), 0)
+    return [indices, labels, predicted, *shares, kept]
 
 
 def gathered(trainer: Trainer, batches: Sequence[Sequence[Tensor]]) -> Predictions | None:

@@ -37,8 +37,6 @@ from tests.engine.toy import (
 )
 from tests.engine.training.test_resume import SCALED
 
-START = "--trainer.callbacks.update_starting_at"
-EMA = ["--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.9"]
 QUIET = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
 
 
@@ -233,28 +231,21 @@ def real(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Averaged(Callback):
-    """An exponential moving average in a plain loop, updated after steps from 1 and epochs from 0, and what is validated."""
+    """An exponential moving average in a plain loop, and what is validated."""
 
-    def __init__(self, after_step: Any, after_epoch: Any) -> None:
-        self.after_step, self.after_epoch = after_step, after_epoch
+    def __init__(self, start: int) -> None:
+        self.start = start
         self.average: dict[str, Tensor] | None = None
         self.expected: list[dict[str, Tensor]] = []
         self.validated: list[dict[str, Tensor]] = []
-        self.losses: list[float] = []
 
-    def update(self, model, wanted: bool) -> None:
-        self.newest = real(model.state_dict())
-        if wanted:
+    def on_train_batch_end(self, trainer, pl_module, *_) -> None:
+        self.newest = real(pl_module.state_dict())
+        if trainer.global_step >= self.start:
             before = self.average or self.newest
             self.average = {
                 name: 0.9 * before[name] + 0.1 * value for name, value in self.newest.items()
             }
-
-    def on_train_batch_end(self, trainer, pl_module, *_) -> None:
-        self.update(pl_module, self.after_step(trainer.global_step))
-
-    def on_train_epoch_end(self, trainer, pl_module) -> None:
-        self.update(pl_module, self.after_epoch(trainer.current_epoch))
 
     def on_validation_batch_end(self, trainer, pl_module, *_) -> None:
         self.seen = real(pl_module.state_dict())
@@ -262,28 +253,19 @@ class Averaged(Callback):
     def on_validation_end(self, trainer, pl_module) -> None:
         self.expected.append(self.average or self.newest)
         self.validated.append(self.seen)
-        self.losses.append(float(trainer.callback_metrics["val/loss"]))
 
 
-@cases(
-    "start after_step after_epoch",
-    ([], lambda step: True, lambda epoch: False),
-    ([f"{START}_step=6"], lambda step: step >= 7, lambda epoch: False),
-    (
-        [f"{START}_epoch=1", "--trainer.callbacks.update_every_n_steps=0"],
-        lambda step: False,
-        lambda epoch: epoch >= 1,
-    ),
-)
-def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(
-    workplace, start, after_step, after_epoch
-):
+@cases("start", 1, 7)
+def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(workplace, start):
     """In epochs of four steps; steps are counted from 0 by the option, and from 1 here."""
-    by_hand = Averaged(after_step, after_epoch)
-    flags = ["--model.optimizer.lr=0.5", "--trainer.max_epochs=3", "--monitor=val/loss"]
-    fit(*EMA, *start, *flags, callbacks=[by_hand])
+    by_hand = Averaged(start)
+    fit(
+        *("--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.9"),
+        f"--trainer.callbacks.update_starting_at_step={start - 1}",
+        *("--model.optimizer.lr=0.5", "--trainer.max_epochs=3"),
+        callbacks=[by_hand],
+    )
     assert len(by_hand.validated) == 3
     torch.testing.assert_close(by_hand.validated, by_hand.expected)
     best = load(BEST)
-    assert best["epoch"] == by_hand.losses.index(min(by_hand.losses))
     torch.testing.assert_close(real(best["state_dict"]), by_hand.expected[best["epoch"]])
