@@ -118,11 +118,11 @@ class ResumableLoader:
     Lightning warns when a run resumes within an epoch, unless its loader has these methods.
     """
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Returns nothing."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         """Does nothing."""
 
 
@@ -157,8 +157,7 @@ def cpu_computes_in_bfloat16() -> bool:
     """Returns True if the CPU has instructions for bfloat16; others emulate it slowly."""
     import torch
 
-    supported: Any = torch.cpu._is_avx512_bf16_supported()
-    return bool(supported)
+    return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]

@@ -148,9 +148,9 @@ class Command(LightningCLI):
     """The base class of data modules."""
     classes: Mapping[str, type] = {}
     """The classes of ``data`` and ``model`` if none is named."""
-    default_arguments: Mapping[type, Mapping[str, Any]] = {}
+    default_arguments: Mapping[type, Mapping[str, object]] = {}
     """Arguments of these classes that differ from their own defaults."""
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, object]
     """Defaults of other options."""
     path_classes: ClassVar[Mapping[str, type]]
     """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file, ``hf`` of

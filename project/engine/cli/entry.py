@@ -49,16 +49,14 @@ _LIBRARIES = (
 """Errors of torch about the machine or the options: type, pattern and description."""
 
 _SYSTEM = {
-    **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT, errno.EROFS), "cannot write{file}: {reason}; make room"
-    ),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "no permission{file}: {reason}"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "; make room, or write elsewhere"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), ""),
     **dict.fromkeys(
         (errno.EMFILE, errno.ENFILE, errno.EAGAIN),
-        "{reason}; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)",
+        "; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)",
     ),
 }
-"""Errors of the system: their number and description."""
+"""Errors of the system, by their number, and advice."""
 
 _SILENCED = (
     # true of every run, or handled
@@ -147,10 +145,8 @@ def _description(error: BaseException) -> str | None:
         module = error.name or ""
         return None if module.partition(".")[0] == _PACKAGE else text
     if isinstance(error, OSError):
-        name = error.filename
-        file = f" '{os.fsdecode(name)}'" if isinstance(name, str | bytes) else ""
-        template = _SYSTEM.get(error.errno or 0)
-        return template and template.format(file=file, reason=error.strerror)
+        advice = _SYSTEM.get(error.errno or 0)
+        return None if advice is None else f"{text}{advice}"
     for kind, pattern, description in _LIBRARIES:
         if type(error).__name__ == kind and re.search(pattern, text):
             return description
