@@ -1,6 +1,5 @@
 """A classifier, data and a command of the engine's own terms: its tests need nothing else of the package."""
 
-import copy
 import csv
 import json
 import os
@@ -16,6 +15,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
@@ -80,6 +80,7 @@ class ToyClassifier(ClassifierModule):
 
     arch = "toy"
     arch_args = None
+    criterion = None
     compile_network = False
 
     def __init__(
@@ -94,7 +95,6 @@ class ToyClassifier(ClassifierModule):
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
         self.class_names = class_names
         self.preprocessing = preprocessing
-        self.criterion = nn.CrossEntropyLoss(reduction="none")
         self.network = self.build_network(len(class_names))
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
@@ -111,14 +111,12 @@ class ToyClassifier(ClassifierModule):
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(1)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Any:
         dtype = next(self.network.parameters()).dtype
-        logits: Tensor = self.network(images.to(dtype) / 255 - 0.5)
-        return logits
+        return self.network(images.to(dtype) / 255 - 0.5)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        losses: Tensor = self.criterion(logits, labels)
-        return losses
+        return F.cross_entropy(logits, labels, reduction="none")
 
     def step(self, split, batch) -> Tensor:
         batch = self.as_batch(batch)
@@ -142,13 +140,14 @@ class ToyClassifier(ClassifierModule):
             return optimizer
         schedule = self.lr_scheduler(optimizer)
         config = {"scheduler": schedule, "interval": self.interval, "strict": False}
-        if hasattr(schedule, "monitor"):
-            config["monitor"] = schedule.monitor
-        return [optimizer], [config]
+        return [optimizer], [{**config, "monitor": getattr(schedule, "monitor", None)}]
 
 
 class ToyData(ImageDataModule):
     """Noise, brighter for each class."""
+
+    class_names = ["dark", "grey", "light"]
+    preprocessing = PREPROCESSING
 
     def __init__(
         self, size: int = 64, batch_size: int = 16, num_workers: int | None = 0, **options
@@ -156,32 +155,21 @@ class ToyData(ImageDataModule):
         super().__init__(batch_size, num_workers, **options)
         self.size = size
 
-    @property
-    def class_names(self) -> list[str]:
-        return ["dark", "grey", "light"]
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        return copy.deepcopy(PREPROCESSING)
-
     def load(self) -> Mapping[str, ArrayDataset]:
-        sizes = {"train": self.size, "val": 24, "test": 25}
-        return {split: noise(size, split) for split, size in sizes.items()}
-
-
-def noise(size: int, split: str) -> ArrayDataset:
-    generator = torch.Generator().manual_seed(size)
-    labels = torch.arange(size) % 3
-    images = torch.randint(64, (size, 3, 8, 8), generator=generator)
-    images += 64 * labels[:, None, None, None]
-    return ArrayDataset(images.to(torch.uint8), labels, split)
+        generator, splits = torch.Generator().manual_seed(self.size), {}
+        for split, size in {"train": self.size, "val": 24, "test": 25}.items():
+            labels = torch.arange(size) % 3
+            images = torch.randint(64, (size, 3, 8, 8), generator=generator)
+            images += 64 * labels[:, None, None, None]
+            splits[split] = ArrayDataset(images.to(torch.uint8), labels, split)
+        return splits
 
 
 def toy(cls: type[ToyClassifier] = ToyClassifier, **options) -> ToyClassifier:
     """A classifier with the same first weights each time."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return cls(ToyData().class_names, copy.deepcopy(PREPROCESSING), **options)
+        return cls(ToyData.class_names, PREPROCESSING, **options)
 
 
 def toy_trainer(**options) -> Trainer:
@@ -211,7 +199,6 @@ class ToyFit(FitCommand):
         "trainer.enable_model_summary": False,
     }
     examples = ()
-    data_in_help = ToyData
     progress_class = Callback
 
 
