@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from torch import Tensor
 
 from project import predict, report
 from project.data import ImageDataModule
-from project.data.flowers_drawn import draw_flowers
 from project.engine.cli.entry import quiet_libraries
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
@@ -46,22 +44,6 @@ PAIRS = ["--data=examples.multilabel.FlowerPairs", *TINY_DATA]
 def pytest_collection_finish() -> None:
     """Keeps Python from looking for garbage among what was imported, which takes longer than some tests do."""
     gc.freeze()
-
-
-@contextmanager
-def flowers_drawn_once() -> Iterator[None]:
-    """Keeps the flowers that runs have drawn for the next ones: to draw them takes a quarter of a tiny run."""
-    drawn: dict[str, Tensor] = {}
-
-    def flowers(labels: Tensor, indices: Tensor, **options) -> Tensor:
-        key = str((labels.tolist(), indices.tolist(), options))
-        if key not in drawn:
-            drawn[key] = draw_flowers(labels, indices, **options)
-        return drawn[key].clone()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.data.flowers_drawn.draw_flowers", flowers)
-        yield
 
 
 @contextmanager
@@ -124,8 +106,8 @@ def opened(run: Path) -> tuple[ImageClassifier, ImageDataModule]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def shared_work(surroundings):
-    """Lets all tests draw a flower and build a parser once."""
+def one_parser(surroundings):
+    """Lets all tests build a parser once."""
     build, parsers = FitCLI.setup_parser, dict[type, Any]()
 
     def setup_parser(cli: FitCLI, *args) -> None:
@@ -138,7 +120,7 @@ def shared_work(surroundings):
         cli.parser.set_defaults({"trainer.logger": None, "trainer.profiler": None})
         cli.parser.set_defaults({"trainer.strategy": "auto"})
 
-    with pytest.MonkeyPatch.context() as patch, flowers_drawn_once():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FitCLI, "setup_parser", setup_parser)
         yield
 

@@ -19,7 +19,6 @@ from torchvision.transforms.v2 import RandAugment
 from project.engine import UserError
 from project.model import ImageClassifier
 from project.model.schedules import CosineWithWarmup
-from tests.conftest import flowers_drawn_once
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, succeed, torchrun
 
@@ -90,7 +89,6 @@ def fraction(model, world_size):
     return model.results["val"]["total"]
 
 
-@flowers_drawn_once()
 def evaluate(out):
     """Evaluates sets of many sizes on all processes that were launched; the first writes down the metrics."""
     world_size, model = int(os.environ.get("WORLD_SIZE", "1")), classifier()
@@ -198,7 +196,6 @@ def trained(world_size, accumulate):
     return {"batches": batches, "losses": logger.losses, **after}
 
 
-@flowers_drawn_once()
 def train(out):
     """Trains all on the processes that were launched, each of which writes down what it saw."""
     runs = [trained(int(os.environ["WORLD_SIZE"]), accumulate) for accumulate in ACCUMULATED]
