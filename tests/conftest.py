@@ -105,26 +105,6 @@ def opened(run: Path) -> tuple[ImageClassifier, ImageDataModule]:
     return ImageClassifier.load_from_checkpoint(best).eval(), data
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_parser(surroundings):
-    """Lets all tests build a parser once."""
-    build, parsers = FitCLI.setup_parser, dict[type, Any]()
-
-    def setup_parser(cli: FitCLI, *args) -> None:
-        # to build one takes a tenth of a small run; it keeps nothing of a command
-        if type(cli) not in parsers:
-            build(cli, *args)
-            parsers[type(cli)] = cli.parser
-        cli.parser = parsers[type(cli)]
-        # the classes of the command line before this one
-        cli.parser.set_defaults({"trainer.logger": None, "trainer.profiler": None})
-        cli.parser.set_defaults({"trainer.strategy": "auto"})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FitCLI, "setup_parser", setup_parser)
-        yield
-
-
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory) -> Path:
     """The folder of a finished run, to be read only."""
