@@ -1,12 +1,10 @@
 """Splits: by exact shares of a dataset that stays as it is, or by hashes of the names of files or of their groups."""
 
 import random
-import re
 from functools import cache
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ from project.data import CSVDataModule, FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.splits import grouped_split, hashed_split, stratified_split
 from tests.conftest import cases
-from tests.engine.loading.image_files import noise
+from tests.engine.loading.image_files import write_folder
 
 FRACTIONS = {"test": 0.1, "val": 0.1}
 WIDE = {"test": 0.4, "val": 0.3}
@@ -181,30 +179,19 @@ def test_a_class_without_a_group_of_its_own_in_a_split_is_an_error():
         _ = [cut(images, seed) for seed in range(60)]  # with others, it is in each split
 
 
-PATTERN = "site([0-9]+)"
+PATTERN = "image ([0-9]+)"
 
 
-def images(root, name, site, count):
-    (root / name).mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        noise(20, 20, seed=number).save(root / name / f"site{site}_{number}.jpg")
-
-
-@pytest.fixture
-def root(tmp_path):
-    for site in range(12):
-        images(tmp_path / "images", "ab"[site % 2], site, 4)
-    images(tmp_path / "images", "a", 1, 2)  # a site of both classes
-    return tmp_path / "images"
-
-
-def test_groups_of_a_folder_and_a_csv_are_cut_alike(root):
+def test_groups_of_a_folder_and_a_csv_are_cut_alike(tmp_path):
+    root = write_folder(tmp_path, {"a": 30, "b": 20})
     files = FolderDataModule(str(root), group=PATTERN, split_seed=9).files()
-    site = {file.path: re.findall("site([0-9]+)_", file.path)[0] for file in files}
-    assert len({(site[file.path], file.split) for file in files}) == 12
-    rows = [f"{Path(file.path).relative_to(root)},{file.label},{site[file.path]}" for file in files]
-    (root / "labels.csv").write_text("\n".join(["path,label,site", *rows]))
-    of_csv = CSVDataModule(str(root / "labels.csv"), group="site", split_seed=9)
+    photo = {file.path: Path(file.path).stem.removeprefix("image ") for file in files}
+    assert len({(photo[file.path], file.split) for file in files}) == 30
+    rows = [
+        f"{Path(file.path).relative_to(root)},{file.label},{photo[file.path]}" for file in files
+    ]
+    (root / "labels.csv").write_text("\n".join(["path,label,photo", *rows]))
+    of_csv = CSVDataModule(str(root / "labels.csv"), group="photo", split_seed=9)
     assert of_csv.files() == files
 
 
@@ -212,48 +199,33 @@ def test_groups_of_a_folder_and_a_csv_are_cut_alike(root):
 @pytest.mark.parametrize("folds", [2, 5])
 def test_over_the_folds_each_image_is_tested_once_and_stays_where_it_is(tmp_path, group, folds):
     def folds_of_all():
-        return [
-            {file.path: file.split for file in FolderDataModule(str(tmp_path), **options).files()}
-            for options in each
-        ]
+        modules = (
+            FolderDataModule(str(tmp_path), group=group, folds=folds, fold=fold, split_seed=6)
+            for fold in range(1, folds + 1)
+        )
+        return [{file.path: file.split for file in module.files()} for module in modules]
 
-    each: list[dict[str, Any]] = [
-        {"group": group, "folds": folds, "fold": fold, "split_seed": 6}
-        for fold in range(1, folds + 1)
-    ]
-    for site in range(40):
-        images(tmp_path, "ab"[site % 2], site, 1 + site % 3)
+    write_folder(tmp_path, {"a": 40, "b": 30})
     before = folds_of_all()
     tested = [path for fold in before for path, split in fold.items() if split == "test"]
     assert sorted(tested) == sorted(map(str, tmp_path.rglob("*.jpg")))
-    images(tmp_path, "a", 99, 3)
+    write_folder(tmp_path, {"a": 43})
     assert all(old.items() <= new.items() for old, new in zip(before, folds_of_all(), strict=True))
 
 
 @cases(
-    "options message",
-    ({"folds": 1}, "--data.folds must be at least 2, got 1"),
-    ({"folds": 3, "fold": 4}, "--data.fold must be at most --data.folds, 3, got 4"),
-    ({"fold": 2}, "--data.fold must be at most --data.folds, 1, got 2"),
-    ({"group": "site([0-9]+)_9"}, r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
-    ({"group": "site("}, r"'site\(' is no regular expression"),
-    ({"group": "site"}, "class 'a' has 1 images or groups, too few for the 3 splits"),
+    "folders options message",
+    ({}, {"folds": 1}, "--data.folds must be at least 2, got 1"),
+    ({}, {"folds": 3, "fold": 4}, "--data.fold must be at most --data.folds, 3, got 4"),
+    ({}, {"fold": 2}, "--data.fold must be at most --data.folds, 1, got 2"),
+    ({}, {"group": "image ([0-9]+)_"}, r"'image \(\[0-9\]\+\)_' finds nothing in 'a/image"),
+    ({}, {"group": "image("}, r"'image\(' is no regular expression"),
+    ({}, {"group": "image"}, "class 'a' has 1 images or groups, too few for the 3 splits"),
+    ({"test/a": 2}, {"folds": 2}, "folds cuts a test set in each fold, but '.*' has one already"),
+    ({"test/a": 2}, {"group": PATTERN}, "--data.group: '0' has images in test and train"),
 )
-def test_folds_and_groups_that_cannot_be_are_refused(root, options, message):
+def test_folds_and_groups_that_cannot_be_are_refused(tmp_path, folders, options, message):
+    train = "train/" if folders else ""
+    write_folder(tmp_path, {f"{train}a": 9, f"{train}b": 9, **folders})
     with pytest.raises(UserError, match=message):
-        FolderDataModule(str(root), **options).files()
-
-
-def test_given_splits_that_divide_a_group_are_refused(tmp_path):
-    for split, first in {"train": 0, "val": 3, "test": 5}.items():
-        for name in "ab":
-            for site in range(first, first + 3):
-                images(tmp_path / split, name, site, 2)
-    with pytest.raises(
-        UserError, match=r"--data\.folds cuts a test set in each fold, but '.*' has one already"
-    ):
-        FolderDataModule(str(tmp_path), folds=2).files()
-    data = FolderDataModule(str(tmp_path), group=PATTERN)
-    for _ in range(2):
-        with pytest.raises(UserError, match=r"--data\.group: '5' has images in test and val"):
-            data.files()
+        FolderDataModule(str(tmp_path), **options).files()

@@ -83,11 +83,11 @@ def read_sheet(file: Path) -> Sheet:
 
 
 def _texts(record: object) -> dict[str, str]:
-    """Returns a record's values as text; None and NaN are empty."""
+    """Returns a record's values as text without spaces around; None and NaN are empty."""
     if not isinstance(record, dict):
         raise ValueError("it must have an object for each image")
     missing = {name: "" for name, value in record.items() if value is None or value != value}
-    return {name: str(value) for name, value in record.items()} | missing
+    return {name: str(value).strip() for name, value in record.items()} | missing
 
 
 def _parquet_records(file: Path) -> Iterator[tuple[int, object]]:
@@ -171,7 +171,7 @@ def names_of_numbers(
     Returns the name of that file, and a name for each label; nothing if there is no such file.
     """
     rows = [row for sheet in sheets for row in sheet.rows.values() if len(columns) == 1]
-    labels = {row[columns[0]].strip() for row in rows if columns[0] in row}
+    labels = {row[columns[0]] for row in rows if columns[0] in row}
     tables: dict[str, Mapping[str, str]] = {}
     for folder in folders if labels and all(map(str.isdecimal, labels)) else ():
         for file in [*folder.glob("classes.txt"), *folder.glob("*.json")]:

@@ -36,8 +36,6 @@ def split_tables(file: Path) -> Mapping[str, Path]:
 
     Empty if ``file`` is not that of ``train``, or there is no other.
     """
-    if not file.is_file():
-        return {}
     folder = file.absolute().parent
     beside = {other.stem: other for other in folder.glob(f"*{file.suffix}")}
     alike = {other.parent.name: other for other in folder.parent.glob(f"*/{escape(file.name)}")}
@@ -84,13 +82,12 @@ class Table:
         label_from: str | None = None,
         bands: Bands | None = None,
     ) -> None:
-        self.columns, self.bands = columns or {}, bands
-        self.group, self.label_from = group, label_from
+        self.columns = columns or {}
+        self.group = group
+        self.label_from = label_from
+        self.bands = bands
         self.files = split_tables(file) or {"": file}
-        folders = {table.parent for table in self.files.values()}
-        self.root = root or (
-            file.parent if len(folders) == 1 else Path(os.path.commonpath(folders))
-        )
+        self.root = root or Path(os.path.commonpath(file.parent for file in self.files.values()))
         self._beside = {
             table: os.path.relpath(table.parent, self.root) for table in self.files.values()
         }
@@ -152,7 +149,7 @@ class Table:
             return sheet.choose("split_column", name, [])
         usual = []
         for name in sheet.columns:
-            cells = {row[name].strip().lower() for row in sheet.rows.values()}
+            cells = {row[name].lower() for row in sheet.rows.values()}
             splits = {SPLIT_OF.get(cell) for cell in cells}
             is_usual = key_of(name) in _SPLITS and cells != {""}
             if name != path and (is_usual or (None not in splits and len(splits) > 1)):
@@ -163,7 +160,7 @@ class Table:
         """Returns the column of labels, or the columns of zeros and ones, one for each class."""
         name = self.columns.get("label_column")
         likely = likely_labels(others)
-        cells = {row[other].strip().lower() for other in likely for row in sheet.rows.values()}
+        cells = {row[other].lower() for other in likely for row in sheet.rows.values()}
         if name is None and len(likely) == len(others) > 1 and cells <= _IS.keys():
             return others
         return [sheet.choose("label_column", name, likely)]
@@ -173,18 +170,18 @@ class Table:
     ) -> ImageFile:
         """Returns the file of a row; its split is empty if no column says it."""
         row = sheet.rows[line]
-        cell = row.get(columns.split, "").strip()
+        cell = row.get(columns.split, "")
         split = _SPLIT_OF.get(cell.lower(), "")
         if columns.split and not split:
             raise sheet.error(f"the split must be train, val or test, got '{cell}'", line)
-        path = self._find(row[columns.path].strip(), sheet, line)
+        path = self._find(row.get(columns.path, ""), sheet, line)
         if self.label_from is not None:
             label = search_path(self.label_from, path, "--data.label_from")
         else:
             label = _label_of(sheet, line, columns.labels)
         if not label:
             raise sheet.error("it has no label", line)
-        group = row.get(self.group or "", "").strip()
+        group = row.get(self.group or "", "")
         if self.group is not None and not group:
             group = search_path(self.group, path, "--data.group")
         place = os.path.join(prefix_of(self.root), path)
@@ -237,7 +234,7 @@ class Table:
         start = len(prefix_of(self.root))
         tops = [file.path[start:].partition(os.sep)[0] for file in files]
         split_of = {top: split for split, top in split_names({*tops}).items()}
-        if "train" not in split_of.values() or len(split_of) < max(2, len({*tops})):
+        if len(split_of) < 2 or split_of.keys() != {*tops}:
             return [file._replace(split="train") for file in files]
         notes.append(f"splits from the folders {listed(sorted(split_of))}")
         return [file._replace(split=split_of[top]) for file, top in zip(files, tops, strict=True)]
@@ -258,7 +255,7 @@ class Table:
 
 def _label_of(sheet: Sheet, line: int, columns: Sequence[str]) -> str:
     """Returns the label in a column, or the column of the only one."""
-    cells = {name: sheet.rows[line].get(name, "").strip() for name in columns}
+    cells = {name: sheet.rows[line].get(name, "") for name in columns}
     if len(cells) == 1:
         return cells[columns[0]]
     ones = [name for name, cell in cells.items() if _IS.get(cell.lower())]
