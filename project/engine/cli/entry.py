@@ -165,12 +165,15 @@ def _is_refusal_of_lightning(error: BaseException) -> bool:
 class RobustFile(io.FileIO):
     """A file descriptor that accepts output which nobody reads: training outlives its terminal."""
 
+    has_failed = False
+
     def write(self, data: Any, /) -> int:
         """Writes the data, or discards it if the pipe or terminal was closed."""
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
+            if error.errno not in (errno.EPIPE, errno.EIO) and not self.has_failed:
+                self.has_failed = True  # Python writes the rest as it exits
                 raise
             return len(memoryview(data))
 
