@@ -8,8 +8,6 @@ from pathlib import Path
 
 import torch
 
-from .upstream import cpu_computes_in_bfloat16
-
 _M_TRIM_THRESHOLD = -1  # of malloc.h
 _M_MMAP_MAX = -4
 
@@ -39,9 +37,19 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def best_precision(accelerator: str) -> str:
-    """Returns bfloat16 autocast if the hardware computes in it, or float32."""
+    """Returns bfloat16 autocast if the hardware is faster in it, or float32."""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        fast = accelerator in ("auto", "cpu") and cpu_computes_in_bfloat16()
+        fast = accelerator in ("auto", "cpu") and _is_cpu_faster_in_bfloat16()
     return "bf16-mixed" if fast else "32-true"
+
+
+def _is_cpu_faster_in_bfloat16() -> bool:
+    """Returns True for AMX, and for AVX-512's instructions on other CPUs than Intel's.
+
+    A Xeon without AMX took 1.05 to 1.44 times float32's CPU time for training steps of ResNet-9 and
+    ResNet-18 at 32 pixels (1 thread, n = 3).
+    """
+    has = torch.cpu.get_capabilities()
+    return bool(has.get("amx_bf16") or (has.get("avx512_bf16") and "Intel" not in has["cpu_name"]))

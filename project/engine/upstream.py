@@ -44,8 +44,6 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.core.module:LightningModule.trainer": "fb4fcc6dca04",
     # options_of: argparse has no public list of a parser's options
     "jsonargparse._core:ArgumentParser.get_config_files": "b98890f21fdb",
-    # cpu_computes_in_bfloat16: torch has no public name
-    "torch.cpu:_is_avx512_bf16_supported": "127f2d0166cc",
 }
 
 
@@ -151,13 +149,6 @@ def trainer_of(model: LightningModule) -> Trainer | None:
 def options_of(parser: ArgumentParser) -> list[Action]:
     """Returns the options of a parser, in their order."""
     return list(parser._actions)
-
-
-def cpu_computes_in_bfloat16() -> bool:
-    """Returns True if the CPU has instructions for bfloat16; others emulate it slowly."""
-    import torch
-
-    return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
