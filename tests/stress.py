@@ -140,8 +140,6 @@ def main() -> None:
     option("--scenario", choices=SCENARIOS, help="one kind of training; all by default")
     option("--once_saved", action="store_true", help="send each soon after there is a checkpoint")
     options = parser.parse_args()
-    for name in {*os.environ} - {*environment()}:  # of a launcher
-        del os.environ[name]
     os.environ.update(environment())
     names = [options.scenario] if options.scenario else list(SCENARIOS)
     kills = math.ceil(options.kills / len(names))

@@ -15,7 +15,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
@@ -80,7 +79,7 @@ class ToyClassifier(ClassifierModule):
 
     arch = "toy"
     arch_args = None
-    criterion = None
+    criterion = nn.CrossEntropyLoss(reduction="none")
     compile_network = False
 
     def __init__(
@@ -116,7 +115,7 @@ class ToyClassifier(ClassifierModule):
         return self.network(images.to(dtype) / 255 - 0.5)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits, labels, reduction="none")
+        return self.criterion(logits, labels)
 
     def step(self, split, batch) -> Tensor:
         batch = self.as_batch(batch)

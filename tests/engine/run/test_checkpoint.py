@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import string
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -63,17 +62,14 @@ def test_a_path_that_is_no_file_is_named(tmp_path, read, name):
         read(tmp_path / name)
 
 
-@pytest.mark.parametrize("kind", ["text", "zip", "legacy"])
-def test_a_text_or_a_file_cut_short_anywhere_is_refused(tmp_path, kind):
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_file_cut_short_anywhere_is_refused(tmp_path, is_zip):
     path = tmp_path / "some.ckpt"
-    contents = [text.encode() for first in string.printable for text in (first, f"{first}1\n2\n")]
-    if kind != "text":
-        torch.save(GOOD, path, _use_new_zipfile_serialization=kind == "zip")
-        assert torch.equal(read_checkpoint(str(path))["state_dict"]["weight"], torch.arange(4.0))
-        data = path.read_bytes()
-        contents = [data[:length] for length in range(0, len(data) - 1, 9)]
-    for content in contents:
-        path.write_bytes(content)
+    torch.save(GOOD, path, _use_new_zipfile_serialization=is_zip)
+    assert torch.equal(read_checkpoint(str(path))["state_dict"]["weight"], torch.arange(4.0))
+    content = path.read_bytes()
+    for length in range(0, len(content) - 1, 9):
+        path.write_bytes(content[:length])
         with pytest.raises(UserError, match=r"some\.ckpt' is damaged"):
             read_checkpoint(path)
 

@@ -46,22 +46,25 @@ def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
     assert synced == [(True, False), (False, True)]  # the file, then its folder
 
 
-def test_files_written_elsewhere_can_be_replaced(tmp_path):
+@cases(
+    "name is_removed",
+    ("run/own.ckpt", True),
+    ("elsewhere/written.ckpt", True),
+    ("elsewhere/theirs.ckpt", False),
+    ("run/link.ckpt", False),
+    ("run/config.yaml", False),
+    ("run", False),
+)
+def test_only_checkpoints_of_the_run_and_what_it_wrote_are_removed(tmp_path, name, is_removed):
     io = AtomicCheckpointIO(tmp_path / "run")
-    io.save_checkpoint({}, tmp_path / "elsewhere" / "old.ckpt")
-    for name in ("elsewhere/theirs.ckpt", "run/own.ckpt", "run/config.yaml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+    io.save_checkpoint({}, tmp_path / "elsewhere" / "written.ckpt")
+    io.save_checkpoint({}, tmp_path / "run" / "own.ckpt")
+    for other in ("elsewhere/theirs.ckpt", "run/config.yaml"):
+        (tmp_path / other).touch()
     (tmp_path / "run" / "link.ckpt").symlink_to(tmp_path / "elsewhere" / "theirs.ckpt")
-    for name in ("elsewhere/old", "elsewhere/theirs", "run/own", "run/link"):
-        io.remove_checkpoint(tmp_path / f"{name}.ckpt")
-    for name in ("run/config.yaml", "run"):
-        io.remove_checkpoint(tmp_path / name)
-    assert {path.name for path in tmp_path.rglob("*.*")} == {
-        "theirs.ckpt",
-        "config.yaml",
-        "link.ckpt",
-    }
+    before = {*tmp_path.rglob("*")}
+    io.remove_checkpoint(tmp_path / name)
+    assert before - {*tmp_path.rglob("*")} == ({tmp_path / name} if is_removed else set())
 
 
 CONTENT = {

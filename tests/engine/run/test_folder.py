@@ -1,4 +1,4 @@
-"""A run's folder: its names, its lock, its mark of a finished run, and the curves and logs in it, rewound at a resume."""
+"""A run's folder: its names, its lock, its mark of a finished run, and what loggers leave in it."""
 
 import errno
 import os
@@ -10,12 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 from jsonargparse import Namespace
-from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 
 from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder, read_metrics
-from project.engine.run.loggers import RunLogger, curve_lengths, place_in_folder, rewind
+from project.engine.run.loggers import place_in_folder
 from tests.distributed.processes import fork, wait
 from tests.engine.toy import cases, curve, fit, stop_at
 
@@ -119,28 +118,6 @@ def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run
     assert (run.path / ".lock").read_text() == f"process {os.getpid()} on {platform.node()}\n"
 
 
-def logged(folder: Path, *steps: int) -> RunLogger:
-    logger = RunLogger(folder)
-    for step in steps:
-        logger.log_metrics({"loss": 0.5 * step}, step)
-    return logger
-
-
-def test_what_was_logged_after_a_checkpoint_vanishes(tmp_path):
-    logged(tmp_path, 0, 1).finalize("success")
-    logger = logged(tmp_path, 2, 3)
-    lengths = curve_lengths(Trainer(accelerator="cpu", logger=logger, enable_checkpointing=False))
-    logger.log_metrics({"loss": 9.0}, 4)
-    logger.finalize("success")
-    logged(tmp_path, 4, 5).finalize("success")
-    rewind(tmp_path, lengths)
-    assert files(tmp_path) == {*lengths}
-    logged(tmp_path, 4).finalize("success")
-    assert curve(tmp_path, "loss") == [(step, 0.5 * step) for step in range(5)]
-    rewind(tmp_path, {})
-    assert not files(tmp_path)
-
-
 def spec(kind, **arguments):
     return Namespace(
         class_path=f"lightning.pytorch.loggers.{kind}", init_args=Namespace(**arguments)
@@ -156,8 +133,6 @@ def test_places_are_within_the_runs_folder_unless_absolute_and_wandb_continues_b
     places = [part.init_args.save_dir for part in loggers]
     assert places == [str(run), "/logs", "s3://bucket/x", None]
     assert [part.init_args.get("id") for part in wandb] == ["my-run", "mine", None]
-    for value in (None, True, False):
-        place_in_folder(Namespace(logger=value), run)
 
 
 class RecordingLogger(Logger):
