@@ -1,8 +1,9 @@
 """The promises of ``python -m project.fit``."""
 
+import re
 import shlex
 import shutil
-from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,22 +30,11 @@ def events(run):
 
 
 def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
-    left = Counter(
-        path.name.split(".vm")[0].split(".tfevents")[0]
-        for path in tiny_run.rglob("*")
-        if path.is_file()
-    )
-    plots = {"curves.png", "confusion_matrix.png", "classes.png"}
-    assert set(left) == {
-        "config.yaml",
-        "metrics.json",
-        "metrics.csv",
-        "best.ckpt",
-        "last.ckpt",
-        "events.out",
-        *plots,
-    }
-    assert {path.name for path in (tiny_run / "plots").iterdir()} == plots
+    names = [path.relative_to(tiny_run).as_posix() for path in tiny_run.rglob("*.*")]
+    left = {re.sub(r"\.(vm|tfevents).*", "", name) for name in names}
+    named = {"config.yaml", "metrics.json", "metrics.csv", "events.out"}
+    named |= {f"plots/{name}.png" for name in ("curves", "confusion_matrix", "classes")}
+    assert left == named | {"checkpoints/best.ckpt", "checkpoints/last.ckpt"}
 
 
 @pytest.mark.parametrize("name", ["best", "last"])
@@ -59,31 +49,28 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
 
 
 def test_tensorboard_has_the_curves_and_the_images(tiny_run):
-    found = events(tiny_run)
-    images, scalars = (set(found.Tags()[kind]) for kind in ("images", "scalars"))
-    named = "train/loss train/accuracy train/images_per_second val/loss val/accuracy val/top5 val/f1 test/accuracy"
-    assert {*named.split()} <= scalars
-    # a step's own rate, in one curve although there are two parameter groups: two of warmup, then the cosine from 1 to 0.01
+    logged = events(tiny_run)
+    images, scalars = (set(logged.Tags()[kind]) for kind in ("images", "scalars"))
+    curves = "train/loss train/accuracy train/images_per_second val/loss val/accuracy val/top5"
+    assert {*curves.split(), "val/f1", "test/accuracy"} <= scalars
+    # a step's own rate, in one curve although there are two groups: warmup, then the cosine
     assert {name for name in scalars if "learning_rate" in name} == {"learning_rate"}
-    rates = [point.value for point in found.Scalars("learning_rate")]
+    rates = [point.value for point in logged.Scalars("learning_rate")]
     assert rates == pytest.approx([0.05, 0.1, 0.1, 0.1 * (0.01 + 0.99 / 2)])
     evaluated = {"val/confusion_matrix", "test/confusion_matrix", "test/confident_mistakes"}
     assert images == {"train/first_batch", *evaluated}
-    steps = {tag: [point.step for point in found.Images(tag)] for tag in evaluated}
-    for tag in ("val/accuracy", "test/accuracy"):
-        steps[tag] = [point.step for point in found.Scalars(tag)]
-    assert steps == {tag: [4 if tag == "test/accuracy" else 3] for tag in steps}
+    points = [*map(logged.Images, evaluated), logged.Scalars("val/accuracy")]
+    assert [[point.step for point in of_name] for of_name in points] == [[3]] * 4
 
 
-def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics(tiny_run):
+def test_tensorboards_own_reader_finds_the_hyperparameters(tiny_run):
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tiny_run.parent)).Reload()
     provider = MultiplexerDataProvider(multiplexer, str(tiny_run.parent))
     asked = ListSessionGroupsRequest(slice_size=9, allowed_statuses=[0, 1, 2, 3])
     shown = Handler(RequestContext(), Context(TBContext(data_provider=provider)), "", asked).run()
     (group,) = shown.session_groups
-    settings = {
-        name: value.string_value or value.number_value for name, value in group.hparams.items()
-    }
+    values = group.hparams.items()
+    settings = {name: value.string_value or value.number_value for name, value in values}
     expected = {
         "model.optimizer.class_path": "torch.optim.SGD",
         "model.optimizer.lr": 0.1,
@@ -91,18 +78,12 @@ def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics
         "data.image_size": 32,
         "trainer.max_epochs": 1,
     }
-    assert {name: settings[name] for name in expected} == expected
-    found = {value.name.tag: value.value for value in group.metric_values}
-    metrics = read_json(tiny_run / "metrics.json")
-    for split in ("val", "test"):
-        for name in ("accuracy", "loss", "f1", "top5"):
-            assert found[f"{split}/{name}"] == pytest.approx(metrics[split][name], rel=1e-6)
+    assert settings.items() >= expected.items()
 
 
 def test_the_saved_config_repeats_the_run(tiny_run, workplace):
-    fit(
-        "--config", str(tiny_run / "config.yaml"), "--trainer.default_root_dir=runs", "--name=again"
-    )
+    config = ["--config", str(tiny_run / "config.yaml")]
+    fit(*config, "--trainer.default_root_dir=runs", "--name=again")
     assert read_json("runs/again/metrics.json") == read_json(tiny_run / "metrics.json")
 
 
@@ -118,8 +99,7 @@ def test_a_dry_run_leaves_nothing_behind(workplace):
 
 
 def test_without_a_name_the_run_is_called_after_data_model_and_time(workplace):
-    small("--name=null", "--model.arch=resnet18")
-    (run,) = (workplace / "runs").iterdir()
+    run = small("--name=null", "--model.arch=resnet18").run.path
     assert run.name.startswith("syntheticflowers-resnet18-2")
     about = load(run / "checkpoints" / "best.ckpt")[ABOUT]
     assert (about["arch"], about["arch_args"]) == ("resnet18", {})
@@ -137,74 +117,44 @@ def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace)
 def test_a_finished_run_is_not_overwritten_and_names_the_way_to_train_longer_which_works(
     tiny_run, workplace
 ):
-    longer = [
-        *TINY,
-        *SLIM,
-        f"--trainer.default_root_dir={tiny_run.parent}",
-        "--trainer.max_epochs=2",
-    ]
+    options = [*TINY, *SLIM, f"--trainer.default_root_dir={tiny_run.parent}"]
     finished = (tiny_run / "metrics.json").read_bytes()
-    with pytest.raises(
-        UserError, match="to train longer, start another from its weights: "
-    ) as refused:
-        fit(*longer, "--name=tiny")
+    with pytest.raises(UserError, match="start another from its weights: ") as refused:
+        fit(*options, "--name=tiny")
     assert (tiny_run / "metrics.json").read_bytes() == finished
     way = shlex.split(str(refused.value).split("weights: ")[1].split(";")[0])
-    assert way == [
-        "--name",
-        "tiny_longer",
-        "--model.weights",
-        str(tiny_run / "checkpoints" / "best.ckpt"),
-    ]
-    before = load(tiny_run / "checkpoints" / "best.ckpt")["state_dict"]
-    for name, value in FitCLI([*longer, *way]).model.state_dict().items():
-        assert torch.equal(value, before[name]), name
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    assert way == ["--name", "tiny_longer", "--model.weights", str(best)]
+    before = load(best)["state_dict"]
+    assert not differences(dict(FitCLI([*options, *way]).model.state_dict()), dict(before))
 
 
 def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatch):
     run = shutil.copytree(tiny_run, workplace / "elsewhere" / "tiny")
     (run / "metrics.json").unlink()
-    before = (best := run / "checkpoints" / "best.ckpt").read_bytes()
+    before = (run / "checkpoints" / "best.ckpt").read_bytes()
     hook = "on_validation_epoch_end"
-    monkeypatch.setattr(
-        Bookkeeping, hook, lambda _, trainer, model: model.log("val/accuracy", 0.0)
-    )  # worse
+    monkeypatch.setattr(Bookkeeping, hook, lambda _, *args: args[1].log("val/accuracy", 0.0))
     monkeypatch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
-    fit(
-        *TINY,
-        *SLIM,
-        "--trainer.max_epochs=2",
-        "--trainer.default_root_dir=elsewhere",
-        "--name=tiny",
-    )
-    assert best.read_bytes() == before
+    place = ["--trainer.default_root_dir=elsewhere", "--name=tiny"]
+    fit(*TINY, *SLIM, "--trainer.max_epochs=2", *place)
+    assert (run / "checkpoints" / "best.ckpt").read_bytes() == before
 
 
 def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(workplace, capsys):
     for split in ("train", "val", "test"):
-        make_folder(workplace / "images" / split, {"red": 8, "blue": 8})
-    data = [
-        "--data=FolderDataModule",
-        "--data.root=images",
-        "--data.image_size=32",
-        "--data.batch_size=4",
-    ]
+        make_folder(Path("images", split), {"red": 8, "blue": 8})
+    data = ["--data=images", "--data.image_size=32", "--data.batch_size=4"]
     stop_at(1, data=data)
     stop_at(2, data=data)
-    said = capsys.readouterr().err
-    assert "the data has changed" not in said
-    assert "from here on" not in said
-    (workplace / "images" / "train" / "red" / "3.jpg").unlink()
+    printed = capsys.readouterr().err
+    assert not re.search("the data has changed|from here on", printed)
+    Path("images/train/red/3.jpg").unlink()
     erasing = "--data.train_transforms=[torchvision.transforms.v2.RandomErasing]"
     small("--data.cutout=4", "--data.class_balance=1", erasing, data=data)
-    said = capsys.readouterr().err
-    assert "the data has changed since this run was stopped, from {'train': 16" in said
-    (line,) = (
-        line for line in said.splitlines() if line.startswith("continuing runs/run in epoch")
-    )
-    changes = (
-        "--data.cutout is 4, not 0",
-        "class_balance is 1.0, not 0.0",
-        "train_transforms is [{'class_path': 'torchvision.transforms.v2.RandomErasing'",
-    )
-    assert all(change in line for change in ("; from here on ", *changes))
+    printed = capsys.readouterr().err
+    assert "the data has changed since this run was stopped, from {'train': 16" in printed
+    (line,) = re.findall("^continuing runs/run in epoch.*; from here on (.*)", printed, re.M)
+    assert "--data.cutout is 4, not 0" in line
+    assert "class_balance is 1.0, not 0.0" in line
+    assert "train_transforms is [{'class_path': 'torchvision.transforms.v2.RandomErasing'" in line
