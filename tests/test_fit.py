@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
-from tensorboard.context import RequestContext
-from tensorboard.plugins.base_plugin import TBContext
-from tensorboard.plugins.hparams.api_pb2 import ListSessionGroupsRequest  # type: ignore[attr-defined]
-from tensorboard.plugins.hparams.backend_context import Context
-from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
@@ -59,26 +52,9 @@ def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     assert rates == pytest.approx([0.05, 0.1, 0.1, 0.1 * (0.01 + 0.99 / 2)])
     evaluated = {"val/confusion_matrix", "test/confusion_matrix", "test/confident_mistakes"}
     assert images == {"train/first_batch", *evaluated}
+    assert "_hparams_/session_start_info" in logged.summary_metadata
     points = [*map(logged.Images, evaluated), logged.Scalars("val/accuracy")]
     assert [[point.step for point in of_name] for of_name in points] == [[3]] * 4
-
-
-def test_tensorboards_own_reader_finds_the_hyperparameters(tiny_run):
-    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tiny_run.parent)).Reload()
-    provider = MultiplexerDataProvider(multiplexer, str(tiny_run.parent))
-    asked = ListSessionGroupsRequest(slice_size=9, allowed_statuses=[0, 1, 2, 3])
-    shown = Handler(RequestContext(), Context(TBContext(data_provider=provider)), "", asked).run()
-    (group,) = shown.session_groups
-    values = group.hparams.items()
-    settings = {name: value.string_value or value.number_value for name, value in values}
-    expected = {
-        "model.optimizer.class_path": "torch.optim.SGD",
-        "model.optimizer.lr": 0.1,
-        "data.batch_size": 16,
-        "data.image_size": 32,
-        "trainer.max_epochs": 1,
-    }
-    assert settings.items() >= expected.items()
 
 
 def test_the_saved_config_repeats_the_run(tiny_run, workplace):

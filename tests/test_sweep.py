@@ -4,6 +4,7 @@ import runpy
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -33,21 +34,14 @@ def test_a_sweep_that_was_stopped_resumes_its_trial(workplace, number, code):
         wait_until(Path("runs/lr/trial_000/metrics.json").exists, workplace)
     found = succeed([*COMMAND, "--trials=2"], workplace, timeout=400)
     assert ("continuing runs/lr/trial_000" in found.err) == (number == signal.SIGTERM)
-    again, second = trials()[1:]
-    assert (trials()[0].state.name, again.params) == ("FAIL", trials()[0].params)
-    assert sorted(path.name for path in Path("runs/lr").glob("trial_*")) == [
-        "trial_000",
-        "trial_002",
-    ]
-    for trial, run in ((again, "trial_000"), (second, "trial_002")):
+    first, again, second = trials()
+    assert (first.state.name, again.params) == ("FAIL", first.params)
+    names = sorted(path.name for path in Path("runs/lr").glob("trial_*"))
+    assert names == ["trial_000", "trial_002"]
+    for trial, run in zip((again, second), names, strict=True):
         assert trial.value == read_json(f"runs/lr/{run}/metrics.json")["val"]["accuracy"]
     best = max(again, second, key=lambda trial: trial.value)
     assert f"best: {best.value:.4f}, {best.params}" in found.out
-
-
-class Hopeless(optuna.pruners.BasePruner):
-    def prune(self, study, trial) -> bool:
-        return trial.number == 0
 
 
 @pytest.mark.slow
@@ -56,9 +50,10 @@ def test_a_trial_that_optuna_prunes_or_that_fails_ends_and_the_next_one_begins(
 ):
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    names = runpy.run_path(str(SWEEP))
-    names["main"].__globals__.update(PRUNER=Hopeless(), EVERY=0.1)
-    names["main"](["--name=lr", "--trials=2", *OPTIONS])
-    names["main"](["--name=lr", "--trials=3", *OPTIONS, "--model.arch=none"])
+    main = runpy.run_path(str(SWEEP))["main"]
+    hopeless = SimpleNamespace(prune=lambda study, trial: trial.number == 0)
+    main.__globals__.update(PRUNER=hopeless, EVERY=0.1)
+    main(["--name=lr", "--trials=2", *OPTIONS])
+    main(["--name=lr", "--trials=3", *OPTIONS, "--model.arch=none"])
     assert [trial.state.name for trial in trials()] == ["PRUNED", "COMPLETE", "FAIL"]
     assert not Path("runs/lr/trial_000/metrics.json").exists()
