@@ -3,7 +3,7 @@
 Each trains a ResNet-18 from random weights on the same JPEG files, in batches of 32, in float32, on one thread: random
 resized crop, mirror image, SGD with momentum. A run over more images less one over fewer leaves out the start. The
 order rotates from round to round. Peers whose package is not installed are left out: ``pip install fastai mosaicml timm
-"transformers[torch]"``, best in an environment of their own. Where the CPU computes in bfloat16, ours is measured in it
+"transformers[torch]"``, best in an environment of their own. Where the CPU is faster in bfloat16, ours is measured in it
 as well. ``ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`` before the command has a newer CPU do as one with AVX2.
 """
 
