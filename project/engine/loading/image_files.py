@@ -2,9 +2,9 @@
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -23,8 +23,6 @@ from .resized import ResizedDataModule
 from .scan import spelt
 from .splits import SPLITS, grouped_split
 from .table import Table
-
-T = TypeVar("T")
 
 _SPLITS = ("all", *SPLITS)
 
@@ -112,8 +110,7 @@ class ImageFilesDataModule(ResizedDataModule):
 
         See :class:`..loading.table.Table` for the arguments.
         """
-        options = self.group, self.label_from, self.bands
-        self._table = Table(file, root, columns, *options)
+        self._table = Table(file, root, columns, self.group, self.label_from, self.bands)
         return self._table.root
 
     def list_files(self) -> Listing:
@@ -226,8 +223,12 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def load(self) -> dict[str, FileDataset]:
         """Opens the splits, of the files that the first process has listed and checked."""
-        self._files, rows = self._as_first(self._checked_files)
-        files = self._files
+        # another process might find other files
+        listing = self._checked_files() if self.world[1] == 0 else None
+        if self.trainer is not None:
+            listing = self.trainer.strategy.broadcast(listing)
+        files, rows = cast("tuple[list[ImageFile], NDArray[np.void]]", listing)
+        self._files = files
         labels = {spelt(name): label for label, name in enumerate(self.class_names)}
         datasets = {}
         for split in dict.fromkeys(file.split for file in files):
@@ -248,13 +249,6 @@ class ImageFilesDataModule(ResizedDataModule):
             )
         self._forget()  # the datasets have the files in few bytes
         return datasets
-
-    def _as_first(self, make: Callable[[], T]) -> T:
-        """Returns what the first process makes: other processes might find other files."""
-        if self.trainer is None:
-            return make()
-        made = make() if self.world[1] == 0 else None
-        return cast(T, self.trainer.strategy.broadcast(made))
 
     def _without(self, broken: Mapping[str, str]) -> list[ImageFile]:
         """Returns the files without broken ones, which are an error or skipped.
