@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 from lightning.pytorch import Trainer
@@ -179,21 +179,19 @@ def read_weights(source: str | Path) -> Weights:
     return Weights(_tensors_of(content, path), about.get("preprocessing"))
 
 
-def _tensors_of(content: Any, path: Path) -> dict[str, Tensor]:
-    if _is_state_dict(content):
-        return dict(content)
-    parts = content.items() if isinstance(content, dict) else ()
-    dicts = {key: value for key, value in parts if _is_state_dict(value)}
-    for key in ("state_dict", "model"):  # of several, not an average
+def _tensors_of(content: object, path: Path) -> dict[str, Tensor]:
+    parts = {"": content, **content} if isinstance(content, dict) else {}
+    dicts = {key: value for key, value in parts.items() if _is_state_dict(value)}
+    for key in ("", "state_dict", "model"):  # of several, not an average
         if key in dicts:
-            return dict(dicts[key])
+            return dicts[key]
     if len(dicts) != 1:
         names = ", ".join(dicts) or "none"
         raise UserError(f"'{path}' must be or contain one dict of weights, got {names}")
     return dict(*dicts.values())
 
 
-def _is_state_dict(content: object) -> bool:
+def _is_state_dict(content: object) -> TypeGuard[dict[str, Tensor]]:
     return (
         isinstance(content, dict)
         and len(content) > 0

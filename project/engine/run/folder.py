@@ -29,8 +29,8 @@ class RunFolder:
     """``runs/<name>/`` with everything that a run leaves behind."""
 
     def __init__(self, root: str | Path, name: str) -> None:
-        is_one = name not in ("", "..") and Path(name).name == name and name.isprintable()
-        if not is_one or len(name.encode()) > _LONGEST_NAME:
+        is_plain = name not in ("", "..") and Path(name).name == name and name.isprintable()
+        if not is_plain or len(name.encode()) > _LONGEST_NAME:
             raise UserError(
                 f"--name '{name}' must be the name of one folder, without '/', of at most"
                 f" {_LONGEST_NAME} bytes"

@@ -163,7 +163,7 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     assert all(isinstance(value, bool | int | float | str) for value in options.values())
     assert len([*whole.glob("lightning_logs/*/metrics.csv")]) == 1
     for tag in ("train/loss", "val/accuracy", "test/accuracy"):
-        points = [
+        points: list[Any] = [
             (row["step"], pytest.approx(row[tag], rel=1e-6)) for row in recorded if tag in row
         ]
         assert curve(whole, tag) == points
