@@ -13,7 +13,15 @@ from jsonargparse import Namespace
 
 import project.data as data_modules
 from project.analysis.tables import metrics_table
-from project.callbacks import DefaultCallbacks, MetricsCSV
+from project.callbacks import (
+    ConfidentMistakesPlot,
+    ConfusionMatrixPlot,
+    FirstBatchPlot,
+    ImagesPerSecond,
+    LearningRate,
+    MetricsCSV,
+    PlotFiles,
+)
 from project.cli import ProjectCLI
 from project.data import (
     CIFAR10DataModule,
@@ -64,7 +72,15 @@ class FitCLI(ProjectCLI, FitCommand):
         "python -m project.fit --model.optimizer AdamW --model.optimizer.lr 0.001"
         " --trainer.devices 2",
     )
-    callback_options = DefaultCallbacks
+    default_callbacks = {
+        "learning_rate": LearningRate,
+        "images_per_second": ImagesPerSecond,
+        "first_batch": FirstBatchPlot,
+        "confusion_matrix": ConfusionMatrixPlot,
+        "confident_mistakes": ConfidentMistakesPlot,
+        "metrics_csv": MetricsCSV,
+        "plots": PlotFiles,
+    }
     first_callbacks = (MetricsCSV,)
 
     def prepare_options(self, config: Namespace, resumed: Sequence[Path]) -> None:

@@ -2,7 +2,6 @@
 
 from project.callbacks.cached_features import CachedFeatures
 from project.callbacks.curves import ImagesPerSecond, LearningRate
-from project.callbacks.defaults import DefaultCallbacks
 from project.callbacks.figures import (
     ConfidentMistakesPlot,
     ConfusionMatrixPlot,
@@ -18,7 +17,6 @@ __all__ = [
     "CachedFeatures",
     "ConfidentMistakesPlot",
     "ConfusionMatrixPlot",
-    "DefaultCallbacks",
     "FirstBatchPlot",
     "FreezeParameters",
     "ImagesPerSecond",

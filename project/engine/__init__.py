@@ -60,8 +60,7 @@ Examples:
 
     >>> class Fit(FitCommand):
     ...     defaults = {"trainer.max_epochs": 4}
-    >>> [type(callback).__name__ for callback in CallbackOptions().build(Path(), "val/f1", "max")]
-    ['StopOnNonFinite', 'LastCheckpoint', 'BestCheckpoint']
+    ...     default_callbacks = {"drawing": Drawing}
     >>> class Evaluate(EvaluateCommand):
     ...     description = "Measures a checkpoint."
 
@@ -99,7 +98,7 @@ if TYPE_CHECKING:
     from .commands.check_data import check_images as check_images
     from .commands.evaluate import EvaluateCommand as EvaluateCommand
     from .commands.export import export_model as export_model
-    from .commands.fit import CallbackOptions as CallbackOptions, FitCommand as FitCommand
+    from .commands.fit import FitCommand as FitCommand
     from .commands.predict import label_files as label_files
     from .commands.report import write_report as write_report
     from .errors import UserError as UserError
@@ -124,7 +123,6 @@ _MODULES = {
     "label_files": "commands.predict",
     "write_report": "commands.report",
     "EvaluateCommand": "commands.evaluate",
-    "CallbackOptions": "commands.fit",
     "FitCommand": "commands.fit",
     "UserError": "errors",
     "ArrayDataset": "loading.batch",

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,7 +19,6 @@ from torch.optim import SGD
 
 from project.analysis.plots import read_curves
 from project.callbacks import (
-    DefaultCallbacks,
     ImagesPerSecond,
     LearningRate,
     MetricsCSV,
@@ -35,23 +33,12 @@ from tests.model.test_classifier import Memory, linear, loader_of, trainer
 from tests.small import load, rows, small
 
 RUN = Path("runs/run")
-NAMES = [field.name for field in fields(DefaultCallbacks)]
+NAMES = ["stop_on_non_finite", "last_checkpoint", "best_checkpoint", *FitCLI.default_callbacks]
 BARS = ["--trainer.enable_progress_bar=true"]
 
 
 def kinds(callbacks: list[Callback]) -> set[str]:
     return {type(callback).__name__ for callback in callbacks}
-
-
-def build(**given: bool) -> set[str]:
-    return kinds(DefaultCallbacks(**given).build(Path("checkpoints"), "val/accuracy", "max"))
-
-
-def test_each_can_be_switched_off_alone():
-    whole = build(**dict.fromkeys(NAMES, True))
-    missing = [whole - build(**dict.fromkeys(NAMES, True) | {name: False}) for name in NAMES]
-    assert all(len(one) == 1 for one in missing)
-    assert set.union(*missing) == whole == build()
 
 
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
@@ -64,6 +51,8 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     assert (best["global_step"], best["about"]["selection"]) == (8, None)
     assert "best.ckpt (step 8, the last)" in capsys.readouterr().out
 
+    whole: Any = small("--name=whole").trainer
+    assert len(kinds(whole.callbacks) - kinds(run.callbacks)) == len(NAMES)
     config = yaml.safe_load((RUN / "config.yaml").read_text())
     assert config["callbacks"] == dict.fromkeys(NAMES, False)
     again: Any = small(

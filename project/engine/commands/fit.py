@@ -3,14 +3,13 @@
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..cli.command import Command, require_sound_run
@@ -35,42 +34,10 @@ from ..training.checkpoints import (
 from ..training.last_checkpoint import CURVES, LastCheckpoint
 from ..training.non_finite import StopOnNonFinite
 
-Switch = tuple[Callback | bool, Callable[[], Callback]]
-"""A callback, or true to build it."""
-
-
-@dataclass
-class CallbackOptions:
-    """The callbacks of every run; a subclass adds its own, and returns them by ``switches``.
-
-    Args:
-        last_checkpoint: Keeps ``last.ckpt``, to resume from, and saves when it is stopped.
-        best_checkpoint: Keeps ``best.ckpt``, chosen by ``--monitor``; without it, that is the end
-            of training.
-        stop_on_non_finite: Stops before a number that is not finite reaches the weights.
-    """
-
-    last_checkpoint: LastCheckpoint | bool = True
-    best_checkpoint: bool = True
-    stop_on_non_finite: StopOnNonFinite | bool = True
-
-    def switches(self) -> list[Switch]:
-        """Returns further callbacks, each with its option: true, false or built already."""
-        return []
-
-    def build(self, checkpoints: Path, monitor: str, mode: str) -> list[Callback]:
-        """Builds the callbacks; ``best.ckpt``, in that folder, is chosen by the monitor."""
-        switches: list[Switch] = [
-            (self.stop_on_non_finite, StopOnNonFinite),  # before those that write
-            (self.last_checkpoint, LastCheckpoint),
-            *self.switches(),
-            (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),
-        ]
-        return [
-            option if isinstance(option, Callback) else build()
-            for option, build in switches
-            if option
-        ]
+_OWN: dict[str, type[Callback]] = {
+    "stop_on_non_finite": StopOnNonFinite,  # before those that write
+    "last_checkpoint": LastCheckpoint,
+}
 
 
 class FitCommand(Command):
@@ -79,7 +46,8 @@ class FitCommand(Command):
     A subclass defines what people change: the defaults, the callbacks, and the table at the end.
     """
 
-    callback_options: ClassVar[type[CallbackOptions]] = CallbackOptions
+    default_callbacks: ClassVar[Mapping[str, type[Callback]]] = {}
+    """Callbacks of every run, by the option ``--callbacks.NAME``: true, false or their options."""
     first_callbacks: ClassVar[tuple[type[Callback], ...]] = ()
     """Callbacks that write at the start of a batch or an epoch, before others log there."""
 
@@ -109,7 +77,15 @@ class FitCommand(Command):
             type=Literal["min", "max"] | None,
             help="min or max: the best value of this metric; by default the metric's own.",
         )
-        parser.add_class_arguments(self.callback_options, "callbacks")
+        for name, cls in {**_OWN, **self.default_callbacks}.items():
+            text = str(cls.__doc__).partition("\n")[0]
+            parser.add_argument(f"--callbacks.{name}", type=cls | bool, default=True, help=text)
+        parser.add_argument(
+            "--callbacks.best_checkpoint",
+            type=bool,
+            default=True,
+            help="Keeps best.ckpt, chosen by --monitor; without it, that is the end of training.",
+        )
         for name in ("class_names", "preprocessing"):
             target = f"model.init_args.{name}"
             parser.link_arguments(f"data.{name}", target, apply_on="instantiate")
@@ -139,7 +115,10 @@ class FitCommand(Command):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, self.model.monitors())
-        self.trainer_defaults["callbacks"] = self._callbacks()
+        added = self.config_init.trainer.callbacks or []
+        defaults = self.trainer_defaults["callbacks"] = self._callbacks()
+        if not any(isinstance(callback, Checkpoint) for callback in (*defaults, *added)):
+            kwargs["enable_checkpointing"] = False  # otherwise Lightning adds a ModelCheckpoint
         # Lightning looks here for SLURM's checkpoints of this run, too
         kwargs["default_root_dir"] = self.run.path
         kwargs["logger"] = loggers_of(self.config_init.trainer.logger, self.run.path)
@@ -155,8 +134,15 @@ class FitCommand(Command):
         return trainer
 
     def _callbacks(self) -> list[Callback]:
-        options: CallbackOptions = self.config_init.callbacks
-        return options.build(self.run.checkpoints, *self.monitor)
+        options = self.config_init.callbacks
+        callbacks = [
+            option if isinstance(option, Callback) else cls()
+            for name, cls in {**_OWN, **self.default_callbacks}.items()
+            if (option := options[name])
+        ]
+        if options.best_checkpoint:
+            callbacks.append(BestCheckpoint(self.run.checkpoints, *self.monitor))
+        return callbacks
 
     @classmethod
     def main(cls) -> NoReturn:
