@@ -73,13 +73,15 @@ def by_hand(folder: str, size: int) -> None:
 
 def torchvision(folder: str, size: int) -> None:
     """Trains as torchvision's reference script: its preset, and metrics of each batch."""
-    preset = transforms.Compose(
+    preset = transforms.Compose(  # type: ignore[no-untyped-call]
         [
             transforms.RandomResizedCrop(size),
-            transforms.RandomHorizontalFlip(),
+            transforms.RandomHorizontalFlip(),  # type: ignore[no-untyped-call]
             transforms.PILToTensor(),
             transforms.ConvertImageDtype(torch.float32),
-            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+            transforms.Normalize(  # type: ignore[no-untyped-call]
+                [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+            ),
         ]
     )
     data = datasets.ImageFolder(f"{folder}/train", preset)
@@ -100,8 +102,8 @@ def torchvision(folder: str, size: int) -> None:
 def timm(folder: str, size: int) -> None:
     """Trains as timm's script: its loader, network and optimizer; its colour jitter is off."""
     from timm import create_model
-    from timm.data import create_dataset, create_loader
-    from timm.optim import create_optimizer_v2
+    from timm.data import create_dataset, create_loader  # type: ignore[attr-defined]
+    from timm.optim import create_optimizer_v2  # type: ignore[attr-defined]
 
     data = create_loader(
         create_dataset("", folder, split="train", is_training=True),

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -113,7 +114,8 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
     class Tampered(ProbabilityNetwork):
         def __init__(self, model: ImageClassifier) -> None:
             super().__init__(model)
-            self.network.get_submodule("fc").bias.data[0] += 0.01
+            head: Any = self.network.get_submodule("fc")
+            head.bias.data[0] += 0.01
 
     monkeypatch.setattr("project.model.test_time.ProbabilityNetwork", Tampered)
     (tmp_path / "odd.pt2").write_bytes(b"before")

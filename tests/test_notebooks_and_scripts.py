@@ -217,7 +217,7 @@ def test_scripts_that_read_damaged_metrics_end_with_one_line(
     for name in ("trial_000", "fold_1", "fold_2"):
         damage(Path("runs/run", name))
     # training ends with such a file
-    monkeypatch.setattr(recipes.subprocess, "run", lambda args, check: damage(Path(*args[-3::2])))
+    monkeypatch.setattr("subprocess.run", lambda args, check: damage(Path(*args[-3::2])))
     monkeypatch.setattr(sys, "argv", [script, *args.split()])
     with pytest.raises(SystemExit):
         runpy.run_path(str(ROOT / script), run_name="__main__")

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal, cast
 
-from jsonargparse import Namespace
+from jsonargparse import dict_to_namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
@@ -122,7 +122,8 @@ def follow_length(config: Any, named_options: Collection[str]) -> None:
     needs_length = CosineWithWarmup.__name__ in str(model.get("lr_scheduler"))
     if trainer.max_epochs == trainer.max_steps == -1 and needs_length and not is_named:
         path = f"{ConstantLR.__module__}.{ConstantLR.__name__}"
-        model.lr_scheduler = Namespace(class_path=path, init_args=Namespace(factor=1.0))
+        constant = {"class_path": path, "init_args": {"factor": 1.0}}
+        model.lr_scheduler = dict_to_namespace(constant)
         rank_zero_only(note)(
             "the learning rate is constant, as no number of epochs or steps is given; with"
             " --trainer.max_epochs, too, it falls by CosineWithWarmup"

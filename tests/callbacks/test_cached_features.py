@@ -82,7 +82,8 @@ class HeadsInAList(SmallNetwork):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
-        self.heads = torch.nn.ModuleList([self.fc, torch.nn.Linear(16, num_classes)])
+        first: Any = self.fc
+        self.heads = torch.nn.ModuleList([first, torch.nn.Linear(16, num_classes)])
 
     def get_classifier(self) -> torch.nn.Module:
         return self.heads

@@ -188,7 +188,7 @@ def trained(world_size, accumulate):
         batches.append({"step": trainer.global_step, "images": images, "lr": rate})
 
     before = deepcopy(model.state_dict())
-    options = {"max_epochs": 2, "log_every_n_steps": 1, "limit_val_batches": 0}
+    options: dict[str, Any] = {"max_epochs": 2, "log_every_n_steps": 1, "limit_val_batches": 0}
     logger, witness = LossLogger(), LambdaCallback(on_train_batch_start=note_batch)
     options |= {"accumulate_grad_batches": accumulate, "logger": logger, "callbacks": [witness]}
     trainer(world_size, **options).fit(model, datamodule=data)

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_torchrun_starts_a_run_again_that_lost_a_process(tmp_path):
     # not with a --master-port: then what is started again meets what the killed processes left in
     # torchrun's own store
     command = [*PYTHON, "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=3", "-m"]
-    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    own_store: dict[str, Any] = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     again = succeed([*command, *fit, *dies(1, "on_train_batch_start", 4)], tmp_path, **own_store)
     assert again.err.count("continuing runs/run in epoch") == 1
     assert differences(outcome(tmp_path / "whole/run"), outcome(tmp_path / "runs/run")) == []

@@ -24,7 +24,7 @@ from project.engine.training.non_finite import StopOnNonFinite
 from project.model import ImageClassifier
 from project.model.losses import CrossEntropy
 from project.model.normalize import resized
-from project.model.test_time import ProbabilityNetwork, Views, mean_logits
+from project.model.test_time import ProbabilityNetwork, mean_logits
 from tests.conftest import SLIM, TINY, cases, evaluate, fit
 
 SIDE = 16
@@ -172,9 +172,7 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
 
 
 @cases("views places", ("flip", {1: 1.0}), ("flip_and_shift", {1: 1 / 2, 0: 1 / 4, 2: 1 / 4}))
-def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(
-    views: Views, places: dict[int, float]
-):
+def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(views, places):
     images = make_images(4, side=13)[:, :, :9]
     weights = torch.arange(images[0].numel(), dtype=torch.float64).sin().reshape(1, -1)
 
