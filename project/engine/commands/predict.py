@@ -194,7 +194,8 @@ def _row(
     if not probabilities.isfinite().all():
         return row | {"error": "the network's output is not finite"}
     names = model.class_names
-    shares, positions = probabilities.sort(descending=True, stable=True)
+    positions = model.ranked(probabilities[None])[0]  # perhaps by a threshold
+    shares = probabilities[positions]
     best = zip(positions[: options.top_k].tolist(), shares.numpy(), strict=False)
     for place, (position, share) in enumerate(best, 1):
         suffix = f"_{place}" if place > 1 else ""
