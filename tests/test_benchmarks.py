@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,25 +11,12 @@ import benchmarks.__main__ as command
 from benchmarks import loops
 from benchmarks.loading import loading_variants
 from benchmarks.loops import IN_TRAINING, OURS, PLAIN, TUTORIAL, Work, variants
-from benchmarks.timing import StepClock, in_turns, ratios
+from benchmarks.timing import StepClock
 from project.model.networks import build_network
 from tests.conftest import as_in_a_terminal
 
 CPU = torch.device("cpu")
 WORK = Work("resnet9_slim", {}, image_size=8, batch_size=4, steps=2)
-
-
-def test_variants_take_turns_and_are_compared_within_a_round():
-    order: list[tuple[str, int]] = []
-
-    def variant(name, round_):
-        order.append((name, round_))
-        return float(len(order))
-
-    values = in_turns({name: partial(variant, name) for name in "ABC"}, rounds=2)
-    assert order == [("A", 0), ("B", 0), ("C", 0), ("A", 1), ("B", 1), ("C", 1)]
-    assert values == {"A": [1.0, 4.0], "B": [2.0, 5.0], "C": [3.0, 6.0]}
-    assert ratios(values["B"], values["A"]) == [2, 5 / 4]
 
 
 def test_warmup_steps_are_not_counted_and_a_rate_needs_all_steps(monkeypatch):

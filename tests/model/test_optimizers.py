@@ -104,17 +104,6 @@ def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales
         )
 
 
-def test_the_features_of_a_compiled_network_are_those_of_each_batch():
-    model, data = linear(), Memory()
-    model.network.compile(backend="eager")
-    for images, _ in data.batches():
-        logits, features = model.logits_and_features(images)
-        torch.testing.assert_close(
-            features, model.normalization(images, like=features).mean((2, 3))
-        )
-        torch.testing.assert_close(logits, model(images))
-
-
 def train(
     schedule, interval=None, callbacks=(), resume=None, model=BEFORE, **options
 ) -> tuple[list[list[float]], Any]:
