@@ -72,16 +72,9 @@ def test_parameters_that_a_pattern_matches_stay_as_they_are_and_others_do_not(wo
         small(*frozen, "depthwise", "--name=none")
 
 
-class HeadsInAList(SmallNetwork):
-    """Two heads of which the mean counts, as in timm's CrossViT."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes)
-        first: Any = self.fc
-        self.heads = torch.nn.ModuleList([first, torch.nn.Linear(16, num_classes)])
-
-    def get_classifier(self) -> torch.nn.Module:
-        return self.heads
+class TwoHeads(SmallNetwork):
+    def get_classifier(self):
+        return self.fc, self.conv2
 
 
 class Brightened(FolderDataModule):
@@ -109,14 +102,14 @@ class ScaledHead(SmallNetwork):
     (SmallNetwork, [f"--data={__name__}.Brightened"], r"but Brightened\.augment would"),
     (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
     (SmallNetwork, [f"--data={__name__}.Inverted"], r"but Inverted\.on_after_batch_transfer would"),
-    (HeadsInAList, [], "does not end in one linear layer"),
+    (TwoHeads, [], "does not end in one linear layer"),
     (ScaledHead, [], r"more than the head comes after the features"),
 )
 def test_what_changes_features_and_what_does_not_end_in_one_head_is_refused(
     place, network, flags, complaint
 ):
     # of other classes: the new head is zero, whatever comes after it
-    torch.save(network(3 if network is HeadsInAList else 5).state_dict(), "weights.pth")
+    torch.save(network(3 if network is TwoHeads else 5).state_dict(), "weights.pth")
     with pytest.raises(UserError, match=complaint):
         small(*CACHED, *flags, data=FOLDER, network=network)
 
