@@ -9,8 +9,7 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from project.data import CIFAR10DataModule, FlowersDataModule, flowers
-from project.engine.errors import UserError
+from project.data import CIFAR10DataModule, FlowersDataModule
 from tests.engine.loading.image_files import write_folder
 from tests.engine.run.test_files import md5
 
@@ -60,21 +59,8 @@ def test_images_are_those_of_the_files_and_each_class_has_its_share_in_validatio
     assert Counter(label for _, label in parts["val"]) == dict.fromkeys(range(10), count)
 
 
-def of_flowers(root):
-    return FlowersDataModule(str(root), image_size=16, batch_size=5, num_workers=0)
-
-
-def test_missing_files_and_no_network_give_one_error_that_tells_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
-    monkeypatch.setattr(flowers, "URL", "http://127.0.0.1:9/flower_photos.tgz")
-    with pytest.raises(UserError, match=r"cifar-10-python\.tar\.gz' cannot be .*; connect"):
-        CIFAR10DataModule(str(tmp_path)).prepare_data()
-    with pytest.raises(UserError, match=r"flower_photos\.tgz' cannot be .*; connect"):
-        of_flowers(tmp_path).prepare_data()
-
-
 def test_class_names_are_known_beforehand_and_are_those_of_the_folders(tmp_path):
-    data = of_flowers(tmp_path)
+    data = FlowersDataModule(str(tmp_path), image_size=16, batch_size=5, num_workers=0)
     before = data.class_names
     folder = write_folder(tmp_path / "flower_photos", dict.fromkeys(reversed(before), 4))
     (folder / "LICENSE.txt").write_text("the archive has one")

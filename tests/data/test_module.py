@@ -1,8 +1,6 @@
 """What a data module serves: evaluation as it is, training augmented, each part a fair one."""
 
-import multiprocessing
 from collections import defaultdict
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,12 +9,14 @@ from torchvision.transforms import v2
 
 from project.data import FolderDataModule
 from project.engine import ArrayDataset, UserError
-from project.engine.loading.workers import LazyDataLoader
+from project.engine.training.sampler import weighted_draw
+from project.model import ImageClassifier
 from tests.conftest import cases
 from tests.data.stubs import NoiseDataModule, attached, trainer as stub_trainer
 from tests.distributed.job import classifier, trainer
 from tests.engine.loading.stubs import by_index, epoch_of, require_equal
 from tests.small import load, small
+from tests.stress import RANDOM_TRANSFORM
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
@@ -49,40 +49,22 @@ class SortedDataModule(NoiseDataModule):
         return batch
 
 
-@pytest.mark.parametrize("limits", [{"limit_val_batches": 2}, {"overfit_batches": 2}], ids=str)
-def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epoch(limits):
-    data: Any = SortedDataModule(val=60, batch_size=8)
+@cases(
+    "limits class_balance",
+    ({"limit_val_batches": 2}, 0.0),
+    ({"overfit_batches": 2}, 0.0),
+    ({"overfit_batches": 2}, 1.0),
+)
+def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epoch(
+    limits, class_balance
+):
+    data: Any = SortedDataModule(val=60, batch_size=8, class_balance=class_balance)
     trainer(1, max_epochs=3, **limits).fit(classifier(), datamodule=data)
     for split in ("train", "val") if "overfit_batches" in limits else ("val",):
         first, *others = (data.seen[split, epoch] for epoch in range(3))
         assert len(first) == 16
         assert all(other == first for other in others)
-        assert set(data.splits[split].labels[first].tolist()) == {0, 1, 2}
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_loader_starts_nothing_before_its_first_batch(num_workers):
-    asked = []
-
-    def order():
-        asked.append(True)
-        yield from range(4)
-
-    options: dict[str, Any] = {"batch_size": 2, "collate_fn": list, "num_workers": num_workers}
-    before = len(multiprocessing.active_children())
-    iterator = iter(LazyDataLoader(cast(Any, range(4)), sampler=order(), **options))
-    assert not asked
-    assert len(multiprocessing.active_children()) == before
-    assert next(iterator) == [0, 1]
-    assert len(multiprocessing.active_children()) == before + num_workers
-    assert list(iterator) == [[2, 3]]
-
-
-def test_numbers_within_bounds_are_plain_in_a_checkpoint(workplace):
-    small("--data.class_balance=0.5", "--data.mean=[0.4,0.5,0.6]", "--trainer.max_steps=1")
-    checkpoint = load(Path("runs/run/checkpoints/last.ckpt"))  # with weights_only=True
-    options = checkpoint["datamodule_hyper_parameters"]
-    assert (options["class_balance"], options["mean"]) == (0.5, [0.4, 0.5, 0.6])
+        assert set(data.splits[split].labels[torch.tensor(first) % 60].tolist()) == {0, 1, 2}
 
 
 @cases(
@@ -103,3 +85,69 @@ def test_an_example_input_of_a_model_passes_the_transfer_hooks(tmp_path):
     files.trainer = stub_trainer()
     assert files.on_before_batch_transfer(example, 0) is example
     assert files.on_after_batch_transfer(example, 0) is example
+
+
+def test_a_checkpoint_names_the_transforms_and_holds_plain_numbers(workplace):
+    small(
+        *("--data.class_balance=0.5", "--data.mean=[0.4,0.5,0.6]", "--trainer.max_steps=1"),
+        *(RANDOM_TRANSFORM, "--data.train_transforms.magnitude=5"),
+        "--data.train_transforms+=tests.engine.loading.test_transforms.of_numpy",
+    )
+    checkpoint = load(workplace / "runs/run/checkpoints/last.ckpt")  # with weights_only=True
+    options = checkpoint["datamodule_hyper_parameters"]
+    assert (options["class_balance"], options["mean"]) == (0.5, [0.4, 0.5, 0.6])
+    augment = "RandAugment(interpolation=nearest, num_ops=2, magnitude=5, num_magnitude_bins=31)"
+    transforms = checkpoint["about"]["transforms"]["train_transforms"]
+    assert transforms == [augment, "<function of_numpy>"]
+
+
+def test_soft_labels_count_against_the_largest_share():
+    data = attached(NoiseDataModule(batch_size=12, batch_transforms=[v2.MixUp()]))
+    batch = data.on_after_batch_transfer(next(iter(data.train_dataloader())), 0)
+    model = ImageClassifier(data.class_names, data.preprocessing, arch="resnet9_slim").eval()
+    model.training_step(batch, 0)
+    right = (model(batch.images).argmax(1) == batch.labels.argmax(1)).float().mean()
+    assert model.train_metrics.compute()["accuracy"] == pytest.approx(float(right))
+
+
+COUNTS = torch.tensor([70, 20, 5, 1])
+LABELS = torch.arange(4).repeat_interleave(COUNTS)[
+    torch.randperm(96, generator=torch.Generator().manual_seed(0))
+]
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("batch_size", [12, 36])  # of 36, an epoch of 96 images has two
+def test_images_come_as_often_as_class_balance_says(balance, batch_size):
+    epochs = [weighted_draw(LABELS, batch_size, balance, 0, epoch) for epoch in range(400)]
+    drawn = torch.cat(epochs) % 96
+    assert len(drawn) == 400 * (96 // batch_size * batch_size)
+    shares = (COUNTS**-balance / (COUNTS ** (1 - balance)).sum())[LABELS]
+    expected = len(drawn) * shares
+    error = (drawn.bincount(minlength=96) - expected).abs()
+    assert (error < 5 * (expected * (1 - shares)).sqrt()).all()
+
+
+def test_a_draw_by_class_depends_on_seed_and_epoch_and_mixes_the_classes():
+    draws = [weighted_draw(LABELS, 12, 1.0, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert len(torch.stack(draws).unique(dim=0)) == 4
+    assert torch.equal(weighted_draw(LABELS, 12, 1.0, 1, 1), draws[-1])
+    (places_of_last,) = torch.where(LABELS[draws[0] % 96] == 3)
+    assert int(places_of_last.max() - places_of_last.min()) > 30
+
+
+class Skewed(NoiseDataModule):
+    def load(self):
+        splits = super().load()
+        splits["train"].labels = torch.tensor([0] * 54 + [1] * 3 + [2] * 3)
+        return splits
+
+
+@pytest.mark.parametrize("device_cache", [False, True])
+def test_class_balance_draws_an_image_again_which_is_augmented_anew(device_cache):
+    options: dict[str, Any] = {"class_balance": 1.0, "device_cache": device_cache}
+    data = attached(Skewed(batch_size=12, crop_padding=2, **options))
+    images, labels, indices = map(torch.cat, zip(*epoch_of(data), strict=True))
+    assert torch.equal(labels, data.splits["train"].labels[indices % 60])
+    assert labels.bincount(minlength=3).min() > 10
+    assert len(images[indices % 60 == 59].unique(dim=0)) >= 3  # shifted and mirrored

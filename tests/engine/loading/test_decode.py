@@ -1,7 +1,6 @@
 """Image files as they really are: each is decoded as PIL decodes it, or refused by its name."""
 
 import os
-import random
 import re
 import struct
 import zlib
@@ -146,6 +145,7 @@ IN_ROWS = encoded(PHOTO, "JPEG", restart_marker_rows=1)
 PROGRESSIVE = encoded(PHOTO, "JPEG", progressive=True)
 PROFILED = encoded(PHOTO, "JPEG", icc_profile=bytes(200))
 SCAN, EXTRA = b"\xff\xda\0\x0c\3", b"a dozen more"
+FIRST, SECOND, *_ = re.findall(rb"\xff\xc4.*?\xff\xda.*?(?=\xff[\xc4\xd9])", PROGRESSIVE, re.DOTALL)
 BLEMISHED = {  # which PIL decodes to the pixels of the file without the blemish
     **{
         f"parameters {text!r}": replaced(PLAIN, SCAN, 11, text)
@@ -169,45 +169,37 @@ BLEMISHED = {  # which PIL decodes to the pixels of the file without the blemish
 }
 
 
-@pytest.mark.parametrize("data", BLEMISHED.values(), ids=BLEMISHED)
+SCRAMBLED = PROGRESSIVE.replace(FIRST + SECOND, SECOND + FIRST)
+
+
+@pytest.mark.parametrize("data", [*BLEMISHED.values(), SCRAMBLED], ids=[*BLEMISHED, "scans"])
 def test_a_jpeg_that_libjpeg_warns_of_is_read_if_all_pixels_are_there(tmp_path, data):
     (path := tmp_path / "image.jpg").write_bytes(data)
     check_image(path)
-    with pytest.raises(ValueError, match=r"SOS|bytes before|JFIF|ICC"):
+    with pytest.raises(ValueError, match=r"SOS|bytes before|JFIF|ICC|progression"):
         simplejpeg.decode_jpeg(data)  # type: ignore[attr-defined]  # its stubs
     assert difference(decoded(path), Image.open(path)).max() == 0
     assert decoded(path, (50, 37)).shape == (3, 38, 50)
-    for cut in (1500, 2500, 3000):  # before the bytes that precede a restart
-        path.write_bytes(data[:cut] + b"\xff\xd9")
+
+
+CUT = {
+    **BLEMISHED,
+    "plain": PLAIN,
+    "progressive": PROGRESSIVE,
+    "grey": encoded(PHOTO.convert("L"), "JPEG"),
+    "CMYK": encoded(PHOTO.convert("CMYK"), "JPEG"),
+    "WebP": encoded(PHOTO, "WEBP"),
+    "lossless WebP": encoded(PHOTO, "WEBP", lossless=True, method=0),
+}
+
+
+@pytest.mark.parametrize("data", CUT.values(), ids=CUT)
+def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(tmp_path, data):
+    path = tmp_path / "image.jpg"
+    for length in range(2000, 3000, 40):  # within the pixels
+        path.write_bytes(data[:length] + data[-2:])
         with pytest.raises(UnreadableFileError):
             decoded(path)
-
-
-def test_a_progressive_jpeg_is_read_whatever_the_order_of_its_scans(tmp_path):
-    scan = rb"\xff\xc4.*?\xff\xda.*?(?=\xff[\xc4\xd9])"
-    first, second, *_ = re.findall(scan, PROGRESSIVE, re.DOTALL)
-    data = PROGRESSIVE.replace(first + second, second + first)
-    with pytest.raises(ValueError, match="Inconsistent progression"):
-        simplejpeg.decode_jpeg(data)  # type: ignore[attr-defined]  # its stubs
-    (path := tmp_path / "image.jpg").write_bytes(data)
-    check_image(path)
-    assert difference(decoded(path), Image.open(BytesIO(PROGRESSIVE))).max() == 0
-
-
-def test_damaged_huffman_codes_are_refused(tmp_path):
-    """libjpeg says in 141 of these 150 cases that something is wrong."""
-    path = tmp_path / "image.jpg"
-    dice = random.Random(0)
-    errors = 0
-    for _ in range(150):
-        start = dice.randrange(700, len(PLAIN) - 120)
-        damage = dice.randbytes(100).replace(b"\xff", b"\xfe")
-        path.write_bytes(PLAIN[:start] + damage + PLAIN[start + 100 :])
-        try:
-            decoded(path)
-        except UnreadableFileError:
-            errors += 1
-    assert errors > 135
 
 
 @pytest.mark.parametrize("suffix", ["gif", "webp", "png", "tif"])
@@ -217,24 +209,3 @@ def test_of_several_frames_or_pages_the_first_is_used(tmp_path, suffix):
     check_image(path)
     assert difference(decoded(path), first).mean() < 8
     assert difference(decoded(path), others[1]).mean() > 40
-
-
-@cases(
-    "suffix mode options",
-    ("jpg", "RGB", {}),
-    ("jpg", "RGB", {"progressive": True}),
-    ("jpg", "L", {}),
-    ("jpg", "CMYK", {}),
-    ("webp", "RGB", {}),
-    ("webp", "RGB", {"lossless": True, "method": 0}),
-)
-def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(
-    tmp_path, suffix, mode, options
-):
-    path = save(PHOTO.convert(mode), tmp_path / f"image.{suffix}", **options)
-    data = path.read_bytes()
-    dice = random.Random(0)
-    for _ in range(60):
-        path.write_bytes(data[: dice.randrange(len(data) // 4, len(data) * 95 // 100)] + data[-2:])
-        with pytest.raises(UnreadableFileError):
-            decoded(path)

@@ -79,20 +79,6 @@ def test_all_other_draws_are_left_as_they_are():
     assert draws([]) == draws([v2.RandAugment(), of_python, of_numpy])
 
 
-@pytest.mark.parametrize("cache", [None, "cache"])
-def test_files_are_transformed_after_they_are_cropped(workplace, cache):
-    def images(transforms):
-        options = {"train_transforms": transforms, "image_size": 24, "cache": cache}
-        return by_index(epoch_of(attached(folder(workplace / "images", 12, **options))))
-
-    plain = images(None)
-    for index, image, changed in zip(
-        *plain[2:], plain.images, images([v2.RandAugment()]).images, strict=True
-    ):
-        torch.manual_seed(derived_seed(Purpose.TRANSFORMS, 0, 0, int(index)))
-        assert torch.equal(changed, v2.RandAugment()(image))
-
-
 @cases(
     "transform text",
     (v2.ToDtype(torch.float32, scale=True), "got torch.float32 with 3.* normalises on the device"),
