@@ -5,7 +5,7 @@ import os
 import sys
 import textwrap
 from argparse import Action
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
@@ -189,7 +189,7 @@ class Command(LightningCLI):
         parser.link_arguments("seed_everything", "data.init_args.seed")
         parser.set_defaults(dict(self.defaults))
 
-    def default_classes(self, line: CommandLine, named: Collection[str]) -> Mapping[str, type]:
+    def default_classes(self, line: CommandLine, named: Mapping[str, type]) -> Mapping[str, type]:
         """Returns the classes of ``data`` and ``model`` that are not named."""
         return self.classes
 

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -36,7 +36,7 @@ class EvaluateCommand(Command):
     """Computes the rates of each class from metrics; a static method."""
     _about: About
 
-    def default_classes(self, line: CommandLine, named: Collection[str]) -> Mapping[str, type]:
+    def default_classes(self, line: CommandLine, named: Mapping[str, type]) -> Mapping[str, type]:
         """Returns the data that the checkpoint was trained with."""
         if not line.positionals:  # as with --help
             return {}
@@ -48,6 +48,8 @@ class EvaluateCommand(Command):
                 raise
             self._remembered = {}
             return {}
+        if named.get("data", cls) is cls:
+            require_datasets(self._about, {name.removeprefix("data.") for name in line.names})
         if "data.root" in line.names:
             self._remembered.pop("root", None)
         self.default_arguments = {cls: self._remembered}
@@ -142,11 +144,9 @@ class EvaluateCommand(Command):
 
     def _require_fitting_data(self) -> None:
         """Refuses classes, image sizes and fits other than in training."""
-        path, data, about = self.config.checkpoint, self.datamodule, self._about
+        path, data = self.config.checkpoint, self.datamodule
         require_there(data, self._remembered)
         data.expect_classes(self.model.class_names, path)
-        if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
-            require_datasets(about, data.hparams)
         trained = _as_options(self.model.preprocessing)
         for option, value in _as_options(data.preprocessing).items():
             if value != trained[option]:

@@ -1,13 +1,13 @@
 """Decoded images that are kept: the same pixels, decoded once, by whichever process comes first."""
 
-import os
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from project.engine.errors import UserError
-from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import Files, attached
 
 
@@ -53,48 +53,32 @@ def test_processes_that_fill_a_file_at_once_read_what_one_alone_does(start, tmp_
         assert torch.equal(second.images, expected)
 
 
-def test_files_are_told_apart_by_their_folders_below_the_root_and_not_above(start, tmp_path):
-    def path(root, *classes):
-        for number, name in enumerate(classes):
-            (tmp_path / root / name).mkdir(parents=True)
-            for place in range(6):
-                file = tmp_path / root / name / f"{place}.bmp"
-                noise(9, 9, seed=number).save(file)
-                os.utime(file, (9, 9))
-        return start(folder=root).cache.path
-
-    assert path("here", "cat", "dog") == path("moved", "cat", "dog") != path("other", "cat", "doe")
-
-
-def test_what_decides_the_pixels_decides_the_file(start):
-    first = start()
-    others = start("val"), start(image_size=24), start(interpolation="bicubic")
-    assert start().cache.path == first.cache.path
-    first.files[0].write_bytes(first.files[-1].read_bytes())
-    assert len({first.cache.path, start().cache.path, *(other.cache.path for other in others)}) == 5
-
-
 def test_an_image_of_which_a_part_was_lost_is_decoded_again(start):
     """A power cut may keep the pages of the checksums and lose those of the pixels, or the other way round."""
     train = start()
-    whole, cache = epoch(train), train.cache
-    pixels, checksum = (int(cache._starts[4]), 3 * 16 * 16), (8 * 4, 8)
-    for lost in ([pixels], [checksum], [pixels, checksum]):
-        with open(cache.path, "r+b") as file:
-            for place, size in lost:
-                file.seek(place)
-                file.write(bytes(size))
+    whole = epoch(train)
+    stored = train.cache.path.read_bytes()
+    checksums = 8 * len(train)
+    lost = bytes(checksums)
+    for damaged in (stored[:checksums].ljust(len(stored), b"\0"), lost + stored[checksums:]):
+        train.cache.path.write_bytes(damaged)
         assert torch.equal(epoch(start()), whole)
 
 
-def test_a_full_disk_is_an_error_before_training(start, tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(UserError, match=r"--data.cache '.*' cannot be written \(No space left"):
-        start()
-    assert not list((tmp_path / "cache").glob("*.images"))
+def test_what_decides_the_pixels_decides_the_file_wherever_the_root_is(start, tmp_path):
+    first = start()
+    shutil.copytree(tmp_path / "images", tmp_path / "moved")  # keeps the times of change
+    assert first.cache.path == start().cache.path == start(folder="moved").cache.path
+    others = [start("val"), start(image_size=24), start(interpolation="bicubic")]
+    (tmp_path / "moved" / "red").rename(tmp_path / "moved" / "ruby")
+    first.files[0].write_bytes(first.files[-1].read_bytes())
+    others += [start(), start(folder="moved")]
+    assert len({first.cache.path, *(other.cache.path for other in others)}) == 6
 
 
-def test_a_whole_file_is_used_where_the_disk_is_full_by_now(start, monkeypatch):
+def test_a_full_disk_is_an_error_before_training_unless_the_file_is_whole(start, monkeypatch):
     whole = epoch(start())
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     assert torch.equal(epoch(start()), whole)
+    with pytest.raises(UserError, match=r"--data.cache '.*' cannot be written \(No space left"):
+        start(image_size=24)
