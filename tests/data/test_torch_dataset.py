@@ -22,6 +22,13 @@ from tests.small import one_line
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
 SPLITS = ("train", "val", "test")
+FAKE = [
+    "--data=TorchDatasetModule",
+    "--data.train=torchvision.datasets.FakeData",
+    "--data.train.image_size=[3,20,24]",
+]
+SMALL = ["--data.image_size=16", "--data.batch_size=8", "--data.num_workers=0"]
+TINY_MODEL = ["--model.arch=resnet9_slim", *TINY_TRAINER, *QUIET, "--name=run"]
 NAMES = ["a", "b", "c"]
 IMAGE = noise(20, 18)
 
@@ -218,8 +225,7 @@ def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measur
         "--data.test.image_size=[3,20,24]",
         "--data.class_names=[a,b,c,d,e,f,g,h,i,j]",
     ]
-    sizes = ["--data.image_size=16", "--data.batch_size=8", "--data.num_workers=0"]
-    fit(*train, *test, *sizes, "--model.arch=resnet9_slim", *TINY_TRAINER, *QUIET, "--name=run")
+    fit(*train, *test, *SMALL, *TINY_MODEL)
     best = "runs/run/checkpoints/best.ckpt"
     said = one_line(lambda: evaluate(best), capsys)
     assert "trained with the dataset Plain as train" in said
