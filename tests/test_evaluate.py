@@ -47,16 +47,6 @@ def right(model, files):
     return sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
 
 
-def test_a_checkpoint_alone_is_measured_into_a_table_and_a_file_beside_it(
-    checkpoint, tmp_path, capsys
-):
-    # that the metrics are those of the run is in test_metrics_by_hand.py
-    evaluate(f"{checkpoint}", "--split=val")
-    rows = read_json(tmp_path / "alone.val.metrics.json")["per_class"]
-    assert list(rows) == load(checkpoint)[ABOUT]["class_names"]
-    assert class_table(list(rows), list(rows.values())) in capsys.readouterr().out
-
-
 def test_a_run_in_half_precision_is_tested_in_float32_as_its_checkpoint_is(workplace):
     fit(*TINY, *SLIM, "--trainer.precision=bf16-true", "--name=half")
     evaluate("runs/half/checkpoints/best.ckpt", "--output=half.json")
@@ -87,6 +77,9 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     assert (measured["correct"], measured["total"]) == (count, 3 * len(names))
     printed = capsys.readouterr()
     assert f"({count}/{3 * len(names)})" in printed.out
+    rates = measured["per_class"]
+    assert class_table(list(rates), list(rates.values())) in printed.out
+    assert [*rates] == names
     assert "may be among them" not in printed.err
     root.rename(tmp_path / "elsewhere")
     evaluate(*options, f"--data={tmp_path / 'elsewhere' / 'test'}")

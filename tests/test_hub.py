@@ -12,7 +12,7 @@ from PIL import Image
 from project import export
 from project.analysis.card import model_card
 from project.analysis.tables import class_rates
-from project.engine import Preprocessing, UserError
+from project.engine import Preprocessing
 from project.engine.commands.hub import newest_metrics, timm_preprocessing
 from project.engine.loading.crops import fit_image
 from project.model import ImageClassifier
@@ -155,9 +155,3 @@ def test_the_card_has_the_metrics_of_the_runs_test_by_class(tiny_run):
     for row, rates in zip(rows[1:], class_rates(test)[1:], strict=True):
         assert row[3] == f"{rates['f1']:.4f}"
     assert str(tiny_run) not in card
-
-
-def test_a_folder_that_timm_did_not_write_is_one_line(tmp_path):
-    (tmp_path / "config.json").write_text('{"architectures": ["ResNet"]}')
-    with pytest.raises(UserError, match=r"has no config\.json of timm's"):
-        find_weights("resnet18", str(tmp_path)).preprocessing()
