@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from ..errors import UserError, listed, printable
 from ..preprocessing import is_preprocessing
 from ..run.checkpoint import ABOUT, About, Checkpoint, read_checkpoint
-from ..run.progress import note
 from ..run.settings import imported_class, limited_by, network_of_file, plain_options
 
 if TYPE_CHECKING:
@@ -46,24 +44,13 @@ def chosen_monitor(
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keeps ``best.ckpt``: a loss that is not finite makes none, and the folder may be moved.
+    """Keeps ``best.ckpt``, in a folder that may be moved.
 
-    Lightning's looks at the monitored metric alone, and takes paths from a checkpoint as they are.
+    Lightning's takes paths from a checkpoint as they are.
     """
 
     def __init__(self, folder: Path, monitor: str = "val/accuracy", mode: str = "max") -> None:
         super().__init__(folder, "best", monitor=monitor, mode=mode, enable_version_counter=False)
-
-    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
-        """Returns True if the metrics are the best so far."""
-        loss = trainer.callback_metrics.get("val/loss")
-        if loss is not None and not loss.isfinite():
-            rank_zero_only(note)(
-                f"the validation loss is {loss.item():.4g} after step {trainer.global_step}:"
-                " no candidate for best.ckpt"
-            )
-            return False
-        return super().check_monitor_top_k(trainer, current)
 
     def load_state_dict(self, state_dict: Checkpoint) -> None:
         """Restores the best score; its checkpoint is in this folder, wherever it was saved.

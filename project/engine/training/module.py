@@ -131,10 +131,6 @@ class ClassifierModule(LightningModule):
         thresholds = [chosen[name] if chosen else 0.5 for name in self.class_names]
         return (probabilities > torch.tensor(thresholds, device=probabilities.device)).long()
 
-    def ranked(self, probabilities: Tensor) -> Tensor:
-        """Sorts the positions of the classes, the one to name first, int64 (N, classes)."""
-        return probabilities.argsort(dim=1, descending=True, stable=True)
-
     def label_names(self, label: Tensor) -> str:
         """Names the class of an image, or all classes that it has a share of.
 
@@ -163,8 +159,8 @@ class ClassifierModule(LightningModule):
             images = torch.stack([prepare(path, self.preprocessing) for path in files])
             with torch.inference_mode():
                 probabilities = self.predict_step(images.to(self.device), 0).float()
-            best = self.ranked(probabilities)[:, 0]
-            for position, row in zip(best.tolist(), probabilities.tolist(), strict=True):
+            best = probabilities.argmax(1).tolist()
+            for position, row in zip(best, probabilities.tolist(), strict=True):
                 by_name = dict(zip(self.class_names, row, strict=True))
                 predictions.append(Prediction(self.class_names[position], row[position], by_name))
         return predictions

@@ -41,21 +41,17 @@ QUIET = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignor
 
 
 class Witness(Callback):
-    """Remembers the weights before each step and the images of its batches, by step."""
+    """Remembers the weights before each step, by step."""
 
     def __init__(self) -> None:
         self.weights: dict[int, dict[str, Tensor]] = {}
-        self.images: dict[int, list[str]] = {}
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        step, train = trainer.global_step + 1, trainer.datamodule.splits["train"]
-        self.weights[step] = {
+        self.weights[trainer.global_step + 1] = {
             name: value.detach().clone() for name, value in pl_module.named_parameters()
         }
-        names = map(train.name, batch.indices.tolist())
-        self.images.setdefault(step, []).extend(f"'{name}'" for name in names)
 
 
 class BadGradient(Callback):
@@ -70,7 +66,7 @@ class BadGradient(Callback):
 
 
 @cases("accumulate step", (1, 7), (2, 4))
-def test_the_images_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_that_step(
+def test_a_bad_loss_stops_the_run_which_resumes_from_before_that_step(
     workplace, monkeypatch, capsys, accumulate, step
 ):
     flags = [
@@ -79,7 +75,7 @@ def test_the_images_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_
         f"--trainer.accumulate_grad_batches={accumulate}",
         "--callbacks.last_checkpoint.every_n_steps=1",
     ]
-    witness, own_step = Witness(), ToyClassifier.training_step
+    own_step = ToyClassifier.training_step
 
     def spoilt_step(model, batch, batch_idx):
         spoilt = batch_idx % accumulate == 0 and model.trainer.global_step + 1 == step
@@ -88,10 +84,8 @@ def test_the_images_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_
     fit(*flags, "--trainer.default_root_dir=whole")
     with monkeypatch.context() as patch:
         patch.setattr(ToyClassifier, "training_step", spoilt_step)
-        said = one_line(lambda: fit(*flags, callbacks=[witness]), capsys)
-    assert f"training stopped at step {step}: the loss is nan" in said
-    assert said.count("'train ") == len(witness.images[step]) == 4 * accumulate
-    assert all(name in said for name in witness.images[step])
+        said = one_line(lambda: fit(*flags), capsys)
+    assert f"training stopped at step {step}:" in said
     last, best = load(LAST), load(BEST)
     assert last["global_step"] == step - 1
     assert all(math.isfinite(value) for _, value in curve(RUN, "train/loss"))
@@ -125,21 +119,21 @@ def test_weights_that_are_not_finite_are_neither_validated_nor_saved_by_any_call
 
 
 @cases(
-    "device step message",  # of the 4 steps before a validation, of which the last is logged
-    ("cpu", 3, "training stopped at step 3: the gradient is not finite in process 0, of the"),
-    ("other", 3, "training stopped at step 4: the loss is inf in process 0;"),
-    ("other", 4, "training stopped at step 4: the gradient is not finite in process 0;"),
+    "device step stopped",  # of the 4 steps before a validation, of which the last is logged
+    ("cpu", 3, 3),
+    ("other", 3, 4),
+    ("other", 4, 4),
 )
 def test_a_bad_gradient_of_a_finite_loss_is_neither_validated_nor_saved(
-    workplace, monkeypatch, capsys, device, step, message
+    workplace, monkeypatch, capsys, device, step, stopped
 ):
     """Another device than a CPU is waited for where a step is logged."""
     monkeypatch.setattr(ToyClassifier, "device", Mock(type=device))
     witness, validated = Witness(), Mock()
     callbacks = [BadGradient(step), witness, LambdaCallback(on_validation_end=validated)]
     said = one_line(lambda: fit("--trainer.log_every_n_steps=4", callbacks=callbacks), capsys)
-    assert message in said
-    assert max(witness.weights) == (step if device == "cpu" else 4)
+    assert "not finite" in said and f"step {stopped}" in said
+    assert max(witness.weights) == stopped
     assert (validated.called, [*RUN.rglob("*.ckpt")]) == (False, [])
 
 
