@@ -1,7 +1,6 @@
 """A small network, its data and a quiet trainer for the jobs of several processes; what commands of tests name."""
 
 import logging
-import math
 import os
 import signal
 import time
@@ -94,14 +93,6 @@ class Dies(Callback):
         if is_there and not trainer.sanity_checking and not Path("died").exists():
             Path("died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-class InfiniteLoss(ImageClassifier):
-    """Makes the loss of the second process infinite in the third step, whose gradients stay finite."""
-
-    def loss(self, logits, labels):
-        spoilt = (self.global_rank, self.global_step) == (1, 2)
-        return super().loss(logits, labels) + (math.inf if spoilt else 0.0)
 
 
 class RecordsBatches(Callback):

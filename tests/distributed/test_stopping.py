@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -26,7 +25,6 @@ from tests.distributed.processes import (
     wait_until,
 )
 from tests.engine.toy import differences, outcome
-from tests.small import load
 
 FLAGS = ["project.fit", *TINY, "--name=run", "--callbacks.last_checkpoint.every_n_steps=1"]
 RECORDING = [*FLAGS, "--data.batch_size=12", "--trainer.max_epochs=2", f"{CALLBACK}RecordsBatches"]
@@ -130,21 +128,6 @@ def test_a_run_resumes_on_any_number_of_processes_with_the_same_batches(tmp_path
         changed = finished.err.count(f"the number of processes is {processes}, not ")
         assert changed == (stop != 1), str(finished)  # another number each time
     assert global_batches(tmp_path) == undisturbed
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_names_its_images(
-    tmp_path,
-):
-    model = "--model=tests.distributed.job.InfiniteLoss"
-    finished = run(torchrun(2, *FLAGS, f"{CALLBACK}RecordsBatches", model), tmp_path)
-    assert finished.code != 0
-    (line,) = [line for line in finished.err.splitlines() if "the loss is inf" in line]
-    assert "error: training stopped at step 3: the loss is inf in process 1, of the images" in line
-    assert re.findall(r"(\d+)'", line) == (tmp_path / "batches" / "2.1 of 2").read_text().split()
-    last = load(tmp_path / LAST)
-    assert last["global_step"] == 2
-    assert all(value.isfinite().all() for value in last["state_dict"].values())
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
