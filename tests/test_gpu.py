@@ -9,11 +9,9 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch.optim import SGD
 
 from project.engine.loading.batch import ImageBatch
-from project.engine.randomness import seed_generators
 from project.model.schedules import CosineWithWarmup
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, flowers, trainer
@@ -36,17 +34,6 @@ def test_augmentation_is_that_of_a_cpu_to_the_last_bit():
     data = NoiseDataModule(seed=5, flip=True, crop_padding=4, cutout=8)
     there = data.augment(ImageBatch(*(field.cuda() for field in batch)), 3)
     assert torch.equal(there.images.cpu(), data.augment(batch, 3).images)
-
-
-def test_seeding_seeds_the_gpus_own_generator_too():
-    with torch.random.fork_rng(["cuda"]), isolate_rng(include_cuda=False):
-        seed_generators(5, torch.device("cuda"))
-        drawn = torch.rand(4, device="cuda"), torch.rand(4)
-    expected = [
-        torch.rand(4, generator=torch.Generator(kind).manual_seed(5), device=kind)
-        for kind in ("cuda", "cpu")
-    ]
-    assert all(map(torch.equal, drawn, expected))
 
 
 def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_that_fetches_each_batch(

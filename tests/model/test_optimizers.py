@@ -171,22 +171,6 @@ def test_a_schedule_lasts_as_long_as_training_and_is_stepped_in_time(
         assert of_group == pytest.approx([RATE * factor for factor in factors])
 
 
-@pytest.mark.filterwarnings("ignore:.*Are you sure you didn't mean:RuntimeWarning")
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-@pytest.mark.parametrize(
-    "options", [{"max_epochs": 2}, {"max_epochs": 3, "accumulate_grad_batches": 2}], ids=str
-)
-def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_own(
-    interval, options
-):
-    for make, own in ((OneCycleLR, None), (partial(OneCycleLR, total_steps=77), 77)):
-        _, run = train(partial(make, max_lr=0.1), interval, **options)
-        (config,) = run.lr_scheduler_configs
-        assert config.scheduler.total_steps == own or (
-            run.global_step if interval == "step" else run.current_epoch
-        )
-
-
 @cases(
     "schedule options text",
     (
