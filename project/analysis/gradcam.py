@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from math import isqrt
-from typing import Any
 
 import torch
 from matplotlib import colormaps
@@ -56,7 +55,7 @@ def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
     """Collects the outputs with spatial dimensions, in the order of computation."""
     outputs: list[Tensor] = []
 
-    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
+    def keep(_module: nn.Module, _args: object, output: object) -> None:
         if (
             isinstance(output, Tensor)
             and output.requires_grad

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from project.data.augmentation import AugmentedDataModule
@@ -67,9 +67,9 @@ class CachedFeatures(Callback):
         data.splits = served
         pl_module.train()
 
-    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Serves images again."""
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        data: AugmentedDataModule = trainer.datamodule  # type: ignore[attr-defined]
         data.splits = self._images
 
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence, Sized
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from project.engine import note
+from project.engine import ImageDataModule, note
 from project.model.optimizers import LR_SCALE
 
 _STEPS = 10
@@ -24,7 +25,7 @@ class ImagesPerSecond(Callback):
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Prints the settings that decide the speed, once Lightning has chosen them."""
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        data: ImageDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
         if stage != "fit" or data is None or not trainer.is_global_zero:
             return
         layout = str(pl_module.memory_format).removeprefix("torch.")
@@ -53,7 +54,12 @@ class ImagesPerSecond(Callback):
     on_validation_end = on_train_epoch_start  # leaves the time of validation out
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: object, batch: Any, batch_idx: int
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        outputs: object,
+        batch: Sequence[Sized],
+        batch_idx: int,
     ) -> None:
         """Logs the speed since the last time."""
         self._batches += 1

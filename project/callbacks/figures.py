@@ -1,6 +1,7 @@
 """Plots of a run: in TensorBoard, and as image files in the run's folder."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from project.analysis import plots
 from project.analysis.tables import class_rates
@@ -21,7 +23,7 @@ class FirstBatchPlot(Callback):
         self.count = count
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: Any, batch: Sequence[Tensor], batch_idx: int
     ) -> None:
         """Draws the first ``count`` images of the run's first batch."""
         if trainer.global_step > 0 or batch_idx > 0:

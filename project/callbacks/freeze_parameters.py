@@ -1,9 +1,10 @@
 """Freezing parameters by their names, wherever they are in a network."""
 
 import re
-from typing import Any
+from typing import cast
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
 
 from project.engine import UserError
 
@@ -21,9 +22,9 @@ class FreezeParameters(Callback):
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Freezes them before the optimizer takes its parameters."""
-        network = pl_module.network
+        network = cast(nn.Module, pl_module.network)
         names = [name for name, _ in network.named_parameters() if re.search(self.pattern, name)]
         if not names:
             raise UserError(

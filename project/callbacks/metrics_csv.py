@@ -22,7 +22,7 @@ class MetricsCSV(Callback):
         self._rows: list[dict[str, float]] = []
         self._validation: dict[str, float] = {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Returns the rows so far."""
         return {"rows": self._rows, "validation": self._validation}
 

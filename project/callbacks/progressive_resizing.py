@@ -5,7 +5,7 @@ from typing import Any
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from lightning.pytorch import Callback, Trainer
 
-from project.engine import UserError
+from project.engine import ImageBatch, UserError
 from project.model.schedules import total_steps
 
 
@@ -54,7 +54,7 @@ class ProgressiveResizing(Callback):
             )
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: Any, batch: ImageBatch, batch_idx: int
     ) -> None:
         """Sets the image size for the batch."""
         done = trainer.global_step / self._total_steps

@@ -40,7 +40,7 @@ def is_path(arch: str) -> bool:
 
 
 def build_network(
-    arch: str, num_classes: int, arch_args: Mapping[str, Any] | None = None
+    arch: str, num_classes: int, arch_args: Mapping[str, object] | None = None
 ) -> nn.Module:
     """Builds a network with new weights; see ``arch`` of ``project.model.ImageClassifier``."""
     args = {"num_classes": num_classes, **(arch_args or {})}
@@ -213,5 +213,5 @@ def detect_memory_format(
 
 
 @torch.no_grad()
-def _logits(network: nn.Module, images: Tensor, layout: torch.memory_format) -> Any:
+def _logits(network: nn.Module, images: Tensor, layout: torch.memory_format) -> object:
     return network(images.contiguous(memory_format=layout))

@@ -37,7 +37,7 @@ def build_optimizer(
 
 def _parameter_groups(
     network: nn.Module, layer_decay: float, others: Sequence[nn.Parameter]
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Groups the parameters that require gradients: those with weight decay, and those without.
 
     Decay only hinders vectors, such as biases and those of normalisation (He et al., 2019, section
@@ -50,7 +50,7 @@ def _parameter_groups(
     """
     spared_names: Any = getattr(network, "no_weight_decay", tuple)()
     named = dict(network.named_parameters())
-    groups: list[dict[str, Any]] = []
+    groups: list[dict[str, object]] = []
     layers = [*reversed(blocks(network))] if layer_decay < 1 else [list(named)]
     for depth, names in enumerate(layers):
         members = [(name, named[name]) for name in names]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
+from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
@@ -219,7 +220,7 @@ def adapt_channels(weight: Tensor, shape: torch.Size) -> Tensor:
     return weight.repeat(1, -(-shape[1] // 3), 1, 1)[:, : shape[1]] * (3 / shape[1])
 
 
-def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
+def follow_preprocessing(options: Namespace, preprocessing: Preprocessing) -> None:
     """Sets the options of a data module that are None to the preprocessing of weights.
 
     For another image size, ``resize`` keeps its ratio; for other channels, statistics do not
@@ -227,7 +228,7 @@ def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
     """
     crop = preprocessing["crop"]
     image_size = options.get("image_size") or crop
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "image_size": crop,
         "resize": round(image_size * preprocessing["resize"] / crop),
         "fit": preprocessing.get("fit", "crop"),
@@ -242,7 +243,7 @@ def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
             options[name] = value
 
 
-def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
+def follow_weights(config: Namespace, resumed: Sequence[Path]) -> None:
     """Lets a data module prepare images as the weights or the resumed checkpoint require."""
     model = config.model.init_args
     if model.get("weights") is None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from jsonargparse import dict_to_namespace
+from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
@@ -115,7 +116,7 @@ def build_schedule(
     return config
 
 
-def follow_length(config: Any, named_options: Collection[str]) -> None:
+def follow_length(config: Namespace, named_options: Collection[str]) -> None:
     """Replaces the default schedule, which lasts as long as training, where that is unknown."""
     trainer, model = config.trainer, config.model.init_args
     is_named = any(f"{name}.".startswith("model.lr_scheduler.") for name in named_options)
