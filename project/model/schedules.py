@@ -5,8 +5,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal, cast
 
-from jsonargparse import dict_to_namespace
-from jsonargparse import Namespace
+from jsonargparse import Namespace, dict_to_namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
