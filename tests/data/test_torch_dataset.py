@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock, Timeout
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import ChainDataset, Subset, TensorDataset
 from torchvision.datasets import FakeData, ImageFolder
 from torchvision.datasets.folder import default_loader
 
@@ -144,18 +144,13 @@ def test_class_names_come_from_the_data_set_or_the_user(dataset, names):
     assert module(dataset, class_names=others).class_names == others
 
 
-class Endless(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter(())
-
-
 def always(sample: Any, **facts: Any) -> Samples:
     return Samples(lambda _: sample, **facts)
 
 
 @cases(
     "dataset text",
-    (Endless(), "--data.train: Endless is not map-style"),
+    (ChainDataset([]), "--data.train: ChainDataset is not map-style"),
     (Samples(size=0), "--data.train: Samples has no samples"),
     (always({"image": IMAGE}), r"must be \(image, label\), got dict"),
     (always((torch.rand(3, 8, 8), 0)), r"got torch.float32 \(3, 8, 8\); leave out ToTensor"),

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -78,7 +77,7 @@ def fit_pixels(
     return fit_region(pixels, box, preprocessing)
 
 
-class Paths(Sequence[Path]):
+class Paths:
     """Paths of files in a few bytes each, of which forked loader workers copy nothing.
 
     Of a list of strings, each worker copies what it reads, as Python counts references in the
@@ -94,9 +93,7 @@ class Paths(Sequence[Path]):
     def __len__(self) -> int:
         return len(self.text)
 
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Path:
         name = self.text[index].numpy().tobytes().rstrip(b"\0")
         return Path(os.fsdecode(self.prefix + name))
 

@@ -69,16 +69,6 @@ def test_each_image_is_what_the_transform_makes_of_it_after_seeding_by_hand(tran
     assert changed > len(images) / 3
 
 
-def test_all_other_draws_are_left_as_they_are():
-    def draws(transforms):
-        dataset = TransformedDataset(Noise().load()["train"], transforms, 0)
-        seed_generators(1)
-        dataset.__getitems__([0, 1, 2])
-        return torch.rand(3).tolist(), random.random(), np.random.random(2).tolist()  # noqa: NPY002
-
-    assert draws([]) == draws([v2.RandAugment(), of_python, of_numpy])
-
-
 @cases(
     "transform text",
     (v2.ToDtype(torch.float32, scale=True), "got torch.float32 with 3.* normalises on the device"),
@@ -120,16 +110,21 @@ def test_a_batch_is_what_torchvision_makes_of_it_in_float64(transform, tolerance
     assert torch.equal(mixed.indices, plain.indices)
 
 
-def test_draws_depend_on_the_batch_alike_on_all_devices_and_leave_others_alone():
-    torch.manual_seed(5)
-    first_batch()  # a loader draws one number
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    first = first_batch(v2.MixUp())
-    assert torch.equal(torch.rand(3), expected)
-    again, other = first_batch(v2.MixUp()), first_batch(v2.MixUp(), done=2)
+def test_draws_of_batches_depend_on_the_batch_alike_on_all_devices():
+    first, again, other = (first_batch(v2.MixUp(), done=done) for done in (1, 1, 2))
     require_equal(first, again)
     assert set(map(float, first.labels.flatten())) != set(map(float, other.labels.flatten()))
     labels = [first_batch(v2.MixUp(), world_size=2, rank=rank).labels for rank in range(2)]
     shares = {round(float(share), 6) for share in torch.cat(labels).flatten()}
     assert len(shares - {0.0, 1.0}) == 2  # the same two on all devices
+
+
+def test_all_other_draws_are_left_as_they_are():
+    def draws(of_images, of_batches):
+        data = attached_data(batch_transforms=of_batches)
+        dataset = TransformedDataset(data.splits["train"], of_images, 0)
+        seed_generators(1)
+        data.transform_batch(dataset.__getitems__([0, 1, 2]))
+        return torch.rand(3).tolist(), random.random(), np.random.random(2).tolist()  # noqa: NPY002
+
+    assert draws([], []) == draws([v2.RandAugment(), of_python, of_numpy], [v2.MixUp()])
