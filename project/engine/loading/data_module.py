@@ -209,13 +209,21 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def require_usable(self, world_size: int) -> None:
         """Checks the batch size against the numbers of devices and of training images."""
-        size = self.split_sizes().get("train", self.batch_size)
-        wanted = f"at most {size}, the number of training images"
-        require(self.batch_size <= size, "--data.batch_size", self.batch_size, wanted)
-        divisible = self.batch_size // world_size * world_size or world_size
-        wanted = f"a multiple of {world_size}, the number of devices, such as {divisible}"
-        whole = self.batch_size % world_size == 0
-        require(whole, "--data.batch_size", self.batch_size, wanted)
+        batch_size = self.batch_size
+        size = self.split_sizes().get("train", batch_size)
+        divisible = batch_size // world_size * world_size or world_size
+        require(
+            batch_size <= size,
+            "--data.batch_size",
+            batch_size,
+            f"at most {size}, the number of training images",
+        )
+        require(
+            batch_size == divisible,
+            "--data.batch_size",
+            batch_size,
+            f"a multiple of {world_size}, the number of devices, such as {divisible}",
+        )
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in the order of seed and epoch; to overfit, in one order."""

@@ -77,7 +77,7 @@ def fit_pixels(
     return fit_region(pixels, box, preprocessing)
 
 
-class Paths:
+class Paths(Sequence[Path]):
     """Paths of files in a few bytes each, of which forked loader workers copy nothing.
 
     Of a list of strings, each worker copies what it reads, as Python counts references in the
@@ -93,7 +93,7 @@ class Paths:
     def __len__(self) -> int:
         return len(self.text)
 
-    def __getitem__(self, index: int) -> Path:
+    def __getitem__(self, index: int) -> Path:  # type: ignore[override]  # no slices
         name = self.text[index].numpy().tobytes().rstrip(b"\0")
         return Path(os.fsdecode(self.prefix + name))
 
