@@ -54,7 +54,8 @@ def test_every_split_is_balanced_and_no_image_is_in_two():
 )
 def test_the_split_seed_alone_decides_the_images_and_names_are_those_of_flowers(options):
     """Runs are compared image by image where their test images have the same names."""
-    first, second = module().splits["test"], module(**options).splits["test"]
+    first = module().splits["test"]
+    second = module(**options).splits["test"]
     same = [first.name(index) for index in range(8)] == [second.name(index) for index in range(8)]
     assert same == ("image_size" in options or "seed" in options)
     assert torch.equal(first.images, second.images) == ("seed" in options)

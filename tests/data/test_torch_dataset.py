@@ -2,6 +2,7 @@
 
 import functools
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -197,17 +198,15 @@ def test_a_file_that_the_data_set_opens_is_not_shared_with_the_workers():
     assert opening.file is None
 
 
-def test_one_process_at_a_time_downloads(tmp_path):
-    def downloading(root: str, download: bool) -> Samples:
-        lock = FileLock(tmp_path / ".set.lock")
-        if download:
-            with pytest.raises(Timeout):
-                lock.acquire(timeout=0)
+@pytest.mark.parametrize("download", [True, False])
+def test_one_process_at_a_time_downloads(tmp_path, download):
+    def dataset(root: str, download: bool) -> Samples:
+        with pytest.raises(Timeout) if download else nullcontext():
+            FileLock(tmp_path / ".set.lock").acquire(timeout=0)
         return Samples(classes=NAMES)
 
-    for download in (True, False):
-        data = module(functools.partial(downloading, root=str(tmp_path / "set"), download=download))
-        assert data.class_names == NAMES
+    source = functools.partial(dataset, root=str(tmp_path / "set"), download=download)
+    assert module(source).class_names == NAMES
 
 
 def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measures_on_something_else(

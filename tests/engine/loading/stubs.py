@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from project.engine import ArrayDataset, ImageBatch, ImageDataModule, ImageFilesDataModule
-from tests.engine.loading.image_files import write_folder
 from tests.engine.toy import cases as cases
 
 
@@ -64,11 +63,6 @@ class Files(ImageFilesDataModule):
     @property
     def source(self) -> Path:
         return self.root
-
-
-def folder(root: Path, count: int = 20, **options: Any) -> Files:
-    """Files of two classes, with that many files each."""
-    return Files(write_folder(root, {"a": count, "b": count}), **options)
 
 
 def by_class(data) -> dict[str, dict[str, list[Path]]]:

@@ -63,33 +63,29 @@ def test_a_line_is_padded():  # torchvision would scale it to no pixels
     assert set(row.tolist()) == {255, 124}
 
 
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}], ids=str)
-def test_evaluation_decodes_a_large_jpeg_in_full(tmp_path, options):
-    path = save(noise(97, 61).resize((1999, 1501)), tmp_path / "image.jpg", **options)
-    fitting = preprocessing("crop", 224, 256)
-    require_same(prepare(path, fitting), Image.open(path), fitting)
-
-
 @cases(
-    "suffix modes",
-    ("jpg", ("L", "CMYK", "YCbCr")),
-    ("png", ("1", "L", "LA", "P", "RGBA")),
-    ("tif", ("1", "L", "LA", "P", "RGBA", "CMYK")),
-    ("webp", ("L", "RGBA")),
-    ("pgm", ("L",)),
+    "suffix mode size options",
+    *(("jpg", mode, (61, 47), {}) for mode in ("L", "CMYK", "YCbCr")),
+    *(("png", mode, (61, 47), {}) for mode in ("1", "L", "LA", "P", "RGBA")),
+    *(("tif", mode, (61, 47), {}) for mode in ("1", "L", "LA", "P", "RGBA", "CMYK")),
+    *(("webp", mode, (61, 47), {}) for mode in ("L", "RGBA")),
+    ("pgm", "L", (61, 47), {}),
+    ("jpg", "RGB", (1999, 1501), {}),
+    ("jpg", "RGB", (1999, 1501), {"progressive": True}),
+    ("jpg", "RGB", (1999, 1501), {"subsampling": 0}),
 )
-def test_evaluation_converts_as_pil_does_and_keeps_the_upper_half_of_16_bits(
-    tmp_path, suffix, modes
-):
-    for mode in modes:
-        path = save(noise(61, 47).convert(mode), tmp_path / f"{mode}.{suffix}")
-        upright = Image.open(path).convert("RGB")
-        require_same(prepare(path, preprocessing()), upright, preprocessing())
-    if suffix in ("png", "tif", "pgm"):
-        values = np.random.default_rng(0).integers(0, 2**16, (47, 61), dtype=np.uint16)
-        path = save(Image.fromarray(values), tmp_path / f"deep.{suffix}")
-        grey = Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
-        require_same(prepare(path, preprocessing()), grey, preprocessing())
+def test_evaluation_decodes_in_full_and_converts_as_pil_does(tmp_path, suffix, mode, size, options):
+    image = noise(61, 47).convert(mode).resize(size)
+    path = save(image, tmp_path / f"image.{suffix}", **options)
+    require_same(prepare(path, preprocessing()), Image.open(path).convert("RGB"), preprocessing())
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_evaluation_keeps_the_upper_half_of_16_bits(tmp_path, suffix):
+    values = np.random.default_rng(0).integers(0, 2**16, (47, 61), dtype=np.uint16)
+    path = save(Image.fromarray(values), tmp_path / f"deep.{suffix}")
+    grey = Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    require_same(prepare(path, preprocessing()), grey, preprocessing())
 
 
 @pytest.mark.parametrize("cached", [False, True])

@@ -12,13 +12,14 @@ from project.engine.cli.entry import describe_error
 from project.engine.errors import LocalError
 from project.engine.loading.batch import TransformedDataset
 from project.engine.randomness import Purpose, derived_seed, seed_generators
+from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import (
+    Files,
     Noise,
     attached,
     by_index,
     cases,
     epoch_of,
-    folder,
     require_equal,
 )
 
@@ -87,8 +88,8 @@ def broken(image):
 def test_an_error_inside_a_transform_is_a_bug_with_its_traceback_and_no_broken_image(
     tmp_path, num_workers
 ):
-    options = {"num_workers": num_workers, "on_bad_image": "skip"}
-    data = attached(folder(tmp_path, 12, train_transforms=[broken], **options))
+    options = {"num_workers": num_workers, "on_bad_image": "skip", "train_transforms": [broken]}
+    data = attached(Files(write_folder(tmp_path, {"a": 12, "b": 12}), **options))
     with pytest.raises(RuntimeError, match="a bug of one's own") as caught:
         list(data.train_dataloader())
     assert describe_error(caught.value) is None
