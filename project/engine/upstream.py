@@ -110,20 +110,6 @@ def reopen_epoch(checkpoint: dict[str, Any]) -> None:
             counts["processed"] = counts["completed"] = counts["started"] - 1
 
 
-class ResumableLoader:
-    """A loader without a state, whose sampler asks where training stands.
-
-    Lightning warns when a run resumes within an epoch, unless its loader has these methods.
-    """
-
-    def state_dict(self) -> dict[str, object]:
-        """Returns nothing."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Does nothing."""
-
-
 def length_attributes(schedule: Mapping[str, Any]) -> set[str]:
     """Names the attributes of a schedule that follow from the length of training."""
     return {"total_steps", "_schedule_phases", *schedule.get("lengths", ())} & {*schedule}

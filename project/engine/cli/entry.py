@@ -1,4 +1,4 @@
-"""Entry point of every command: robust output, one-line errors, tracebacks for bugs.
+"""Entry point of every command: one-line errors, tracebacks for bugs.
 
 It imports neither torch nor Lightning, so that a command can print its help before they are needed.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn
 
 from ..errors import LINES, WORKER_DIED, LocalError, UserError, first_of_machine, printable
 
@@ -50,7 +50,7 @@ _LIBRARIES = (
 
 _SYSTEM = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "; make room, or write elsewhere"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), ""),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EPIPE), ""),
     **dict.fromkeys(
         (errno.EMFILE, errno.ENFILE, errno.EAGAIN),
         "; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)",
@@ -64,6 +64,7 @@ _SILENCED = (
     ".*could not find the monitored key.*",
     ".*in eval mode at the start of training.*",
     ".*smaller than the logging interval.*",
+    ".*ended before the epoch ended and your dataloader is not resumable.*",
     ".*recommended to use `self.log\\('step'.*",
     ".*does not have many workers.*",
     ".*TensorFloat32 tensor cores .* available but not enabled.*",
@@ -97,10 +98,9 @@ def one_line_errors() -> Iterator[None]:
     quiet_libraries()
     gc.freeze()  # imported modules stay: the collector need not look at them again
     gc.enable()
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__"):  # not replaced by a test or a notebook
-            setattr(sys, name, robust(stream))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not a notebook's
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         yield
     except KeyboardInterrupt:
@@ -160,28 +160,6 @@ def _is_refusal_of_lightning(error: BaseException) -> bool:
         return False
     callers = (frame.filename for frame in frames if not _LIBRARY.search(frame.filename))
     return str(frames[0].line).startswith("raise ") and next(callers, _ENGINE).startswith(_ENGINE)
-
-
-class RobustFile(io.FileIO):
-    """A file descriptor that accepts output which nobody reads: training outlives its terminal."""
-
-    has_failed = False
-
-    def write(self, data: Any, /) -> int:
-        """Writes the data, or discards it if the pipe or terminal was closed."""
-        try:
-            return super().write(data)
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO) and not self.has_failed:
-                self.has_failed = True  # Python writes the rest as it exits
-                raise
-            return len(memoryview(data))
-
-
-def robust(stream: TextIO) -> TextIO:
-    """Wraps standard output or error, so that neither a closed pipe nor an encoding breaks it."""
-    file = io.BufferedWriter(RobustFile(stream.fileno(), "wb", closefd=False))
-    return io.TextIOWrapper(file, stream.encoding, "backslashreplace", line_buffering=True)
 
 
 def quiet_libraries() -> None:

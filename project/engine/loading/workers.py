@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..errors import WORKER_DIED, LocalError
 from ..run.processes import StopRequest
-from ..upstream import BatchQueue, ResumableLoader
+from ..upstream import BatchQueue
 
 _LONGEST_SOCKET_FOLDER = 70  # bytes: a socket's path has 103 on macOS, of which 32 follow
 
@@ -66,7 +66,7 @@ def _whole_batch(batch: object) -> object:
     return batch
 
 
-class LazyDataLoader(DataLoader[Any], ResumableLoader):
+class LazyDataLoader(DataLoader[Any]):
     """A ``DataLoader`` that starts its workers and sampler with the first batch.
 
     Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import sys
 import tarfile
 import tempfile
@@ -71,12 +70,11 @@ def fetch_weights(url: str) -> Path:
 
 def fetch_archive(url: str, md5: str, folder: Path) -> None:
     """Makes ``folder`` from the one of the same name in a .tgz archive, unless it is there."""
-    from torchvision.datasets.utils import download_url  # here, as torch above
+    from torchvision.datasets.utils import download_and_extract_archive  # here, as torch above
 
     def download() -> None:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as scratch:
-            download_url(url, scratch, "archive.tgz", md5)
-            shutil.unpack_archive(Path(scratch, "archive.tgz"), scratch, filter="data")
+            download_and_extract_archive(url, scratch, filename="archive.tgz", md5=md5)
             Path(scratch, folder.name).rename(folder)
 
     _fetch(url, folder, download)

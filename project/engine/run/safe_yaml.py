@@ -1,4 +1,4 @@
-"""YAML from anywhere: without aliases, which can multiply, and keys that are given twice."""
+"""YAML from anywhere: without aliases, which can multiply."""
 
 import re
 
@@ -10,7 +10,7 @@ _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases, and a key that is given twice."""
+    """Refuses aliases."""
 
     yaml_implicit_resolvers = {  # numbers such as 1e-3, as in YAML 1.2
         first: [*resolvers, ("tag:yaml.org,2002:float", _EXPONENT)]
@@ -23,15 +23,6 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-        names = set[str]()
-        for key, _ in node.value:
-            if str(key.value) in names:
-                problem = f"'{key.value}' is given twice"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            names.add(str(key.value))
-        return super().construct_mapping(node, deep)
 
 
 def read_yaml(text: str, name: str) -> object:

@@ -1,7 +1,6 @@
 """Checkpoints of a model: the best one and its test, and the model that one holds."""
 
 from collections.abc import Mapping
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -110,12 +109,6 @@ def opened(
         unchecked = None if "arch_args" in arguments else options.get("arch_args")
         options["arch"] = network_of_file(str(options["arch"]), unchecked)
     weights = checkpoint["state_dict"]
-    try:
-        signature(model_class).bind(**options)  # a bug further in keeps its traceback
-    except TypeError as error:
-        raise UserError(
-            f"'{path}': {model_class.__name__} does not accept its options: {error}"
-        ) from error
     channels = len(options["preprocessing"]["mean"])
     with limited_by(weights, options.get("class_names", ()), options.get("arch_args"), channels):
         model = model_class(**options)
