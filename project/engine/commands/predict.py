@@ -55,28 +55,23 @@ def label_files(model: ClassifierModule, options: Namespace) -> int:
     if not trainer.is_global_zero:
         predict()
         return 0
-    output = options.output
-    embeddings = options.embeddings
-    if options.resume and (output is None or embeddings is not None):
+    if options.resume and (options.output is None or options.embeddings is not None):
         raise UserError("--resume needs --output, whose rows it continues, and no --embeddings")
-    if output is not None:
-        output = output_file("--output", output, overwrite=options.overwrite or options.resume)
-    if embeddings is not None:
-        embeddings = output_file("--embeddings", embeddings, overwrite=options.overwrite)
-    read = {"-": listed_paths(sys.stdin.buffer)} if "-" in options.paths else {}
-    named = [path for name in options.paths for path in read.get(name, [name])]
-    paths = list(
-        image_paths(named, lambda text: note(f"note: {text}"), bands_of(model.preprocessing))
+    output = options.output and output_file(
+        "--output", options.output, overwrite=options.overwrite or options.resume
     )
-    if not paths:
-        raise UserError(f"there are no images in {', '.join(options.paths)}")
+    embeddings = options.embeddings and output_file(
+        "--embeddings", options.embeddings, overwrite=options.overwrite
+    )
+    paths = _listed(options, model)
     columns = [*_row(options, model, "", 0, torch.zeros(len(model.class_names))), "error"]
     earlier = resume_rows(output, columns) if options.resume and output.exists() else []
     done = {row[0] for row in earlier}
     files.paths = [path for path in paths if spelt(path) not in done]
-    mode = "a" if earlier else "w"
+    writer.unreadable = sum(row[-1] != "" for row in earlier)
     # unlike print, a descriptor tells of a closed pipe
     target = output or sys.stdout.fileno()
+    mode = "a" if earlier else "w"
     try:
         with (
             open(target, mode, buffering=1, closefd=target is output, **CSV) as file,
@@ -90,13 +85,24 @@ def label_files(model: ClassifierModule, options: Namespace) -> int:
         return _PIPE_CLOSED
     except SystemExit as end:  # Lightning's code for Ctrl-C is that of unreadable files here
         raise KeyboardInterrupt from end
-    if embeddings is not None:
+    if embeddings:
         with open(embeddings, "wb") as file:
             np.save(file, torch.stack(writer.embeddings).numpy())
-    unreadable = writer.unreadable + sum(row[-1] != "" for row in earlier)
-    broken = f"; {unreadable:,} cannot be read, as the column 'error' says" if unreadable else ""
+    count = writer.unreadable
+    broken = f"; {count:,} cannot be read, as the column 'error' says" if count else ""
     note(f"labelled {len(files.paths):,} images{broken}{f': {output}' if output else ''}")
-    return 1 if unreadable else 0
+    return 1 if count else 0
+
+
+def _listed(options: Namespace, model: ClassifierModule) -> list[str]:
+    """Lists the files that the options name, in folders and on standard input, too."""
+    stream = {"-": listed_paths(sys.stdin.buffer)} if "-" in options.paths else {}
+    named = [path for name in options.paths for path in stream.get(name, [name])]
+    bands = bands_of(model.preprocessing)
+    paths = list(image_paths(named, lambda text: note(f"note: {text}"), bands))
+    if not paths:
+        raise UserError(f"there are no images in {', '.join(options.paths)}")
+    return paths
 
 
 class NamedFiles(LightningDataModule):
