@@ -8,7 +8,6 @@ python -m project.fit --data images --model examples.binary.BinaryClassifier --m
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import BinarySensitivityAtSpecificity, MulticlassAUROC
@@ -65,8 +64,3 @@ class BinaryClassifier(ImageClassifier):
         if split != "test" or self.threshold is None:
             return probabilities.argmax(1)
         return (probabilities[:, 1] >= self.threshold).long()
-
-    def ranked(self, probabilities: Tensor) -> Tensor:
-        """Has ``project.predict`` name this class first."""
-        positive = self.predicted(probabilities)
-        return torch.stack([positive, 1 - positive], dim=1)

@@ -200,18 +200,20 @@ def _row(
     if not probabilities.isfinite().all():
         return row | {"error": "the network's output is not finite"}
     names = model.class_names
-    positions = model.ranked(probabilities[None])[0]  # perhaps by a threshold
-    shares = probabilities[positions]
-    best = zip(positions[: options.top_k].tolist(), shares.numpy(), strict=False)
-    for place, (position, share) in enumerate(best, 1):
+    shares = probabilities.numpy()
+    predicted = model.predicted(probabilities[None])[0]
+    order = probabilities.argsort(descending=True, stable=True).tolist()
+    if model.has_one_class:
+        order.sort(key=lambda position: position != predicted)  # chosen perhaps by a threshold
+    for place, position in enumerate(order[: options.top_k], 1):
         suffix = f"_{place}" if place > 1 else ""
-        row |= {f"label{suffix}": names[position], f"confidence{suffix}": share}
-    if shares[0] < options.abstain:
+        row |= {f"label{suffix}": names[position], f"confidence{suffix}": shares[position]}
+    if shares[order[0]] < options.abstain:
         row["label"] = None
     if not model.has_one_class:
-        row["labels"] = model.label_names(model.predicted(probabilities[None])[0])
+        row["labels"] = model.label_names(predicted)
     if options.probabilities or not model.has_one_class:
-        named = zip(names, probabilities.numpy(), strict=True)
+        named = zip(names, shares, strict=True)
         row |= {f"probability_{name}": share for name, share in named}
     return row
 

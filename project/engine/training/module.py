@@ -159,8 +159,8 @@ class ClassifierModule(LightningModule):
             images = torch.stack([prepare(path, self.preprocessing) for path in files])
             with torch.inference_mode():
                 probabilities = self.predict_step(images.to(self.device), 0).float()
-            best = probabilities.argmax(1).tolist()
-            for position, row in zip(best, probabilities.tolist(), strict=True):
+            best = self.predicted(probabilities) if self.has_one_class else probabilities.argmax(1)
+            for position, row in zip(best.tolist(), probabilities.tolist(), strict=True):
                 by_name = dict(zip(self.class_names, row, strict=True))
                 predictions.append(Prediction(self.class_names[position], row[position], by_name))
         return predictions
