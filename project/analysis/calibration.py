@@ -23,12 +23,12 @@ class Reliability(NamedTuple):
 
 
 def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
-    """Bins images by the confidence of their prediction; an edge is in the lower bin."""
+    """Bins images by the confidence of their prediction; an edge belongs to the bin below."""
     confidence, predicted = probabilities.double().max(1)
-    which = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
-    counts = torch.bincount(which, minlength=bins)
+    indices = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
+    counts = torch.bincount(indices, minlength=bins)
     means = [
-        torch.bincount(which, weights=values, minlength=bins) / counts.clamp(min=1)
+        torch.bincount(indices, weights=values, minlength=bins) / counts.clamp(min=1)
         for values in (confidence, (predicted == labels).double())
     ]
     return Reliability(counts, *means)
@@ -37,8 +37,8 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """Finds the temperature T that minimises the cross entropy of ``logits / T``.
 
-    Fit it on the validation set and judge it on the test set. It is from 0.05 to 20, above 1 for an
-    overconfident model.
+    Fit it on the validation set and judge it on the test set. T is between 0.05 and 20, and above 1
+    for an overconfident model.
     """
     logits = logits.double()
     low, high = 1 / 20, 20.0  # of 1 / T, in which the cross entropy is convex
@@ -51,9 +51,10 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def reliability_figure(reliability: Reliability) -> Figure:
-    """Draws the accuracy of each bin beside its confidence, and below how many images it has."""
+    """Draws the accuracy and the confidence of each bin, and below its number of images."""
     bins = len(reliability.counts)
-    edges, there = [position / bins for position in range(bins)], reliability.counts > 0
+    edges = [position / bins for position in range(bins)]
+    filled = reliability.counts > 0
     figure = Figure(figsize=(4.6, 5), layout="constrained", dpi=110)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     above.bar(
@@ -66,8 +67,8 @@ def reliability_figure(reliability: Reliability) -> Figure:
     )
     above.plot([0, 1], [0, 1], color="grey", linestyle="--", label="perfectly calibrated")
     above.plot(
-        reliability.confidence[there],
-        reliability.accuracy[there],
+        reliability.confidence[filled],
+        reliability.accuracy[filled],
         "o",
         color="C1",
         markersize=4,
@@ -95,21 +96,21 @@ def reliability_figure(reliability: Reliability) -> Figure:
 def abstention_figure(confidence: Tensor, correct: Tensor) -> Figure:
     """Draws accuracy by coverage, the share of confident images (El-Yaniv, 2010)."""
     order = confidence.argsort(descending=True)
-    left = torch.arange(1, len(order) + 1)
-    accuracy = correct[order].double().cumsum(0) / left
+    answered = torch.arange(1, len(order) + 1)
+    accuracy = correct[order].double().cumsum(0) / answered
     figure = Figure(figsize=(4.6, 3), layout="constrained", dpi=110)
     axes = figure.add_subplot(
         xlabel="share of images answered", ylabel="their accuracy", xlim=(0, 1)
     )
-    axes.plot(left / len(order), accuracy, label="most confident first")
-    for least in (0.5, 0.7, 0.9, 0.95):
-        if count := int((confidence >= least).sum()):
+    axes.plot(answered / len(order), accuracy, label="most confident first")
+    for threshold in (0.5, 0.7, 0.9, 0.95):
+        if count := int((confidence >= threshold).sum()):
             axes.plot(
                 count / len(order),
                 accuracy[count - 1],
                 "o",
                 markersize=4,
-                label=f"confidence from {least}",
+                label=f"confidence from {threshold}",
             )
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left", fontsize=8)

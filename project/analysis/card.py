@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from project.analysis.tables import RATES, Metrics, class_rates, own_metrics
+from project.analysis.tables import RATES, Metrics, added_metrics, class_rates
 from project.model import ImageClassifier
 
 
 def model_card(
     model: ImageClassifier, about: Mapping[str, object], split: str, metrics: Metrics
 ) -> str:
-    """Describes a model in Markdown: use, metrics by class, data, and fields to fill in.
+    """Writes a model card in Markdown: use, metrics by class, data, and fields to fill in.
 
     Args:
         model: The model.
@@ -32,7 +32,7 @@ def model_card(
         versions=about.get("versions") or {},
         split=split,
         metrics=metrics,
-        own=own_metrics({split: metrics}),
+        added=added_metrics({split: metrics}),
         rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
         classes=list(zip(names, per_class, strict=False)),
     )

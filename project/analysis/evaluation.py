@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import multilabel_average_precision
 
-import project.data  # noqa: F401  # so that open_data knows the classes that checkpoints name
+import project.data  # noqa: F401  # registers the data modules that checkpoints name
 from project.analysis.tables import class_rates
 from project.engine import ImageDataModule, Predictions
 from project.model import ImageClassifier
@@ -20,7 +20,7 @@ class Evaluation(Predictions):
 
     probabilities: Tensor
     metrics: dict[str, Any]
-    """As ``python -m project.evaluate`` reports them, the model's own included."""
+    """Those that ``python -m project.evaluate`` reports, with any that the model adds."""
 
     @property
     def per_class(self) -> list[dict[str, float | int]]:
@@ -29,30 +29,28 @@ class Evaluation(Predictions):
             return class_rates(self.metrics)
         known = (self.probabilities[self.known], self.labels[self.known], self.labels.shape[1])
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="No positive samples"
-            )  # of a class: the table says 0 images
-            precisions = (
-                multilabel_average_precision(*known, average=None, ignore_index=-1)
-                .nan_to_num()
-                .tolist()
-            )
+            # a class without images: the table says so
+            warnings.filterwarnings("ignore", message="No positive samples")
+            precisions = multilabel_average_precision(*known, average=None, ignore_index=-1)
         return [
-            {**row, "average_precision": p}
-            for row, p in zip(class_rates(self.metrics), precisions, strict=True)
+            {**row, "average_precision": precision}
+            for row, precision in zip(
+                class_rates(self.metrics), precisions.nan_to_num().tolist(), strict=True
+            )
         ]
 
     @property
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns known logits, probabilities and labels; binary ones for several classes."""
+        """Logits, probabilities and labels of labelled images; binary, by class, if multi-label."""
         if self.labels.dim() == 1:
             return self.logits[self.known], self.probabilities[self.known], self.labels[self.known]
-        chosen, p = self.labels >= 0, self.probabilities
+        known = self.labels >= 0
         logits = torch.stack([torch.zeros_like(self.logits), self.logits], dim=2)
-        return logits[chosen], torch.stack([1 - p, p], dim=2)[chosen], self.labels[chosen]
+        probabilities = torch.stack([1 - self.probabilities, self.probabilities], dim=2)
+        return logits[known], probabilities[known], self.labels[known]
 
     def suspects(self, count: int) -> list[int]:
-        """Finds the misclassified images with the least probable labels, perhaps label errors."""
+        """Returns the misclassified images whose labels are the least probable: likely label errors."""
         wrong = (self.known & ~self.correct).nonzero().flatten()
         order = self.label_probability[wrong].argsort(stable=True)
         return wrong[order][:count].tolist()

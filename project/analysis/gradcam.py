@@ -25,7 +25,7 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
         images: (N, channels, size, size).
 
     Returns:
-        float (N, size, size) in [0, 1], on the CPU; all 0 where nothing speaks for the class.
+        float (N, size, size) in [0, 1], on the CPU; all 0 if no feature supports the class.
     """
     model.eval()
     with torch.enable_grad(), _outputs(model.network) as outputs:
@@ -63,27 +63,24 @@ def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
         ):
             outputs.append(output)
 
-    def follow(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (
-            args[0].detach().requires_grad_(),
-            *args[1:],
-        )  # a frozen network would have no gradients at all
+    # a frozen network has no gradients unless its input requires one
+    def require_gradient(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return args[0].detach().requires_grad_(), *args[1:]
 
     with ExitStack() as hooks:
-        hooks.enter_context(network.register_forward_pre_hook(follow))
+        hooks.enter_context(network.register_forward_pre_hook(require_gradient))
         for module in network.modules():
             hooks.enter_context(module.register_forward_hook(keep))
         yield outputs
 
 
 def _as_map(output: Tensor) -> Tensor:
-    """Reshapes features to (N, channels, rows, columns); one place where they have none."""
+    """Reshapes features to (N, channels, rows, columns), 1x1 if they are not spatial."""
     if output.ndim == 4:
         _, second, third, fourth = output.shape
-        return (
-            output.permute(0, 3, 1, 2) if second == third != fourth else output
-        )  # Swin has channels last
-    if output.ndim == 3:  # tokens of patches behind others, such as that of the class
+        is_channels_last = second == third != fourth  # as in Swin
+        return output.permute(0, 3, 1, 2) if is_channels_last else output
+    if output.ndim == 3:  # patch tokens, after others such as the class token
         size = isqrt(output.shape[1])
         patches = output[:, output.shape[1] - size * size :]
         return patches.transpose(1, 2).reshape(len(output), -1, size, size)

@@ -22,14 +22,14 @@ from project.analysis.plots import (
     curves_figure,
     read_curves,
 )
-from project.analysis.tables import RATES, Metrics, class_rates, own_metrics
+from project.analysis.tables import RATES, Metrics, added_metrics, class_rates
 from project.model import ImageClassifier
 
 _THUMBNAIL = 160  # pixels
 
 
 def render(run: Path, about: Mapping[str, object], metrics: Metrics, images: dict[str, Any]) -> str:
-    """Fills the page, with sections of images or ``missing``, the reason for none."""
+    """Renders the page; ``images`` are sections, or ``missing``: why there are none."""
     loader = PackageLoader(__package__, "templates")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -43,11 +43,11 @@ def render(run: Path, about: Mapping[str, object], metrics: Metrics, images: dic
         run=run.name,
         about=about,
         metrics=metrics,
-        own=own_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
+        added=added_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
         config=config.read_text("utf-8", "backslashreplace") if config.is_file() else "",
-        curves=_drawn(curves_figure(curves)) if curves else None,
-        confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
-        class_bars=_drawn(class_figure(per_class, names)) if confusion.dim() == 3 else None,
+        curves=_png_url(curves_figure(curves)) if curves else None,
+        confusion=_png_url(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
+        class_bars=_png_url(class_figure(per_class, names)) if confusion.dim() == 3 else None,
         rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
         classes=list(zip(names, per_class, strict=True)),
         **{"missing": None} | images,
@@ -56,36 +56,34 @@ def render(run: Path, about: Mapping[str, object], metrics: Metrics, images: dic
 
 def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
     """Draws the reliability diagram, ``count`` confident mistakes and Grad-CAM."""
-    wrong, right = (
-        test.confident(correct=False, count=count),
-        test.confident(correct=True, count=count // 2),
-    )
+    wrong = test.confident(correct=False, count=count)
+    right = test.confident(correct=True, count=count // 2)
     try:
-        attention = _shown(model, test, [*right, *wrong[: count // 2]], with_cam=True)
+        cams = _describe_images(model, test, [*right, *wrong[: count // 2]], with_cam=True)
     except ValueError:  # no layer's output has spatial dimensions
-        attention = []
+        cams = []
     return {
         "per_class": test.per_class,
-        "reliability": _drawn(reliability_figure(reliability(*test.decisions[1:]))),
-        "abstention": _drawn(
+        "reliability": _png_url(reliability_figure(reliability(*test.decisions[1:]))),
+        "abstention": _png_url(
             abstention_figure(test.confidence[test.known], test.correct[test.known])
         ),
-        "mistakes": _shown(model, test, wrong),
-        "attention": attention,
+        "mistakes": _describe_images(model, test, wrong),
+        "grad_cam": cams,
     }
 
 
-def _shown(
+def _describe_images(
     model: ImageClassifier, test: Evaluation, indices: list[int], with_cam: bool = False
 ) -> list[dict[str, Any]]:
-    """Describes images for the page, pixels and Grad-CAM as ``data:`` URLs."""
+    """Lists images for the page, with pixels and Grad-CAM as ``data:`` URLs."""
     rows = []
     for index in indices:
         image = test.images.image(index)
-        cam = _encoded(overlay(image, grad_cam(model, stack([image]))[0])) if with_cam else None
+        cam = _jpeg_url(overlay(image, grad_cam(model, stack([image]))[0])) if with_cam else None
         rows.append(
             {
-                "source": _encoded(as_rgb(image)),
+                "source": _jpeg_url(as_rgb(image)),
                 "name": test.images.name(index),
                 "label": model.label_names(test.labels[index]),
                 "predicted": model.label_names(test.predicted[index]),
@@ -97,16 +95,15 @@ def _shown(
     return rows
 
 
-def _encoded(image: Tensor) -> str:
-    small = (
-        resize(image, [_THUMBNAIL], antialias=True) if max(image.shape[1:]) > _THUMBNAIL else image
-    )
+def _jpeg_url(image: Tensor) -> str:
+    if max(image.shape[1:]) > _THUMBNAIL:
+        image = resize(image, [_THUMBNAIL], antialias=True)
     file = io.BytesIO()
-    Image.fromarray(small.permute(1, 2, 0).numpy()).save(file, "jpeg", quality=88)
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "jpeg", quality=88)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def _drawn(figure: Figure) -> str:
+def _png_url(figure: Figure) -> str:
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

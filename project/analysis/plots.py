@@ -1,4 +1,4 @@
-"""Plots of matplotlib for callbacks, the report and notebooks."""
+"""Matplotlib figures for callbacks, the report and notebooks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,22 @@ from torch import Tensor
 from project.analysis.tables import RATES
 from project.engine import UserError, note
 
-_LOSSES = {
-    "train/loss": " (training loss)",
-    "val/loss": " (evaluation loss)",
-}  # the latter has no label smoothing
+# only the training loss has label smoothing
+_LOSS_LABELS = {"train/loss": " (training loss)", "val/loss": " (evaluation loss)"}
 
 
-def short(name: str, length: int = 24) -> str:
+def shorten(name: str, length: int = 24) -> str:
     """Shortens a name in its middle and escapes control characters."""
     name = repr(name)[1:-1]
-    if not _drawable().issuperset(map(ord, name)):
+    if not _font_characters().issuperset(map(ord, name)):
         _note_missing_font()
     half = (length - 1) // 2
     return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"
 
 
 @cache
-def _drawable() -> set[int]:
-    """Returns the characters that the fonts of plots have."""
+def _font_characters() -> set[int]:
+    """Returns the code points that matplotlib's default fonts can draw."""
     fonts = [get_font(findfont(FontProperties(family=[name]))) for name in rcParams["font.family"]]
     return {character for font in fonts for character in font.get_charmap()}
 
@@ -42,8 +40,8 @@ def _drawable() -> set[int]:
 @cache
 def _note_missing_font() -> None:
     note(
-        "plots show boxes in place of some names: the font has no such characters; install one that"
-        " has, such as Noto Sans CJK, and add it to font.family in a file matplotlibrc"
+        "plots show boxes in place of some characters, which the font lacks; install a font that has"
+        " them, such as Noto Sans CJK, and add it to font.family in a file matplotlibrc"
     )
 
 
@@ -51,20 +49,19 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
     """Draws a confusion matrix, rows normalised by true class, with counts in the cells."""
     counts = confusion.cpu().numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    labels = [short(name) for name in class_names]
-    size = (
-        0.55 * min(max(len(class_names), 4), 30) + 1.8
-    )  # more than 30 classes share the space, without names
+    labels = [shorten(name) for name in class_names]
+    # more than 30 classes share the space, without names
+    size = 0.55 * min(max(len(class_names), 4), 30) + 1.8
     figure = Figure(figsize=(size, size), layout="constrained", dpi=110)
     axes = figure.add_subplot()
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if len(class_names) <= 30:
-        places = range(len(class_names))
+        ticks = range(len(class_names))
         axes.set_xticks(
-            places, labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
+            ticks, labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
         )
-        axes.set_yticks(places, labels, parse_math=False)
+        axes.set_yticks(ticks, labels, parse_math=False)
         for (row, column), count in np.ndenumerate(counts):
             if count:
                 colour = "white" if shares[row, column] > 0.5 else "black"
@@ -76,12 +73,12 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
 
 
 def as_rgb(image: Tensor) -> Tensor:
-    """Returns the first three channels, or the first in grey, as uint8; stretches 16 bits."""
-    shown = image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1)
-    if shown.dtype.itemsize == 2:
-        low, high = shown.float().aminmax()
-        shown = (255 * (shown.float() - low) / (high - low).clamp(min=1)).byte()
-    return shown
+    """Converts an image of any channels to RGB, uint8; stretches the contrast of 16 bits."""
+    rgb = image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1)
+    if rgb.dtype.itemsize == 2:
+        low, high = rgb.float().aminmax()
+        rgb = (255 * (rgb.float() - low) / (high - low).clamp(min=1)).byte()
+    return rgb
 
 
 def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 8) -> Figure:
@@ -95,7 +92,7 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
         axes.imshow(as_rgb(image.cpu()).permute(1, 2, 0).numpy())
         axes.axis("off")
         if titles:
-            title = "\n".join(short(line, length=30) for line in titles[position].split("\n"))
+            title = "\n".join(shorten(line, length=30) for line in titles[position].split("\n"))
             axes.set_title(title, fontsize=7, pad=2, parse_math=False)
     return figure
 
@@ -105,11 +102,10 @@ def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
     for file in Path(run).glob("*tfevents*"):
         if not file.is_file():  # opening a pipe would wait
             raise UserError(f"'{file}' is not a regular file; remove it")
-    from tensorboard.backend.event_processing.event_accumulator import (
-        EventAccumulator,
-    )  # takes a while to import
+    # here, as it takes a while to import
+    from tensorboard.backend.event_processing import event_accumulator
 
-    accumulator: Any = EventAccumulator
+    accumulator: Any = event_accumulator.EventAccumulator
     events = accumulator(str(run), size_guidance={"scalars": 0}).Reload()  # 0: keep every point
     return {
         name: {event.step: event.value for event in events.Scalars(name)}
@@ -133,21 +129,20 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
         "learning rate": [name for name in curves if name.startswith("learning_rate")],
         "images per second": ["train/images_per_second"],
     }
-    train = [value for value in curves.get("train/loss", {}).values() if 0 < value < math.inf]
+    losses = [value for value in curves.get("train/loss", {}).values() if 0 < value < math.inf]
     figure = Figure(figsize=(9, 5.4), layout="constrained", dpi=110)
     for position, (title, names) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(2, 2, position, title=title, xlabel="step")
         for name in filter(curves.get, names):
             split, colour = name.split("/")[0], "C1" if name.startswith("val/") else "C0"
-            _draw_curve(axes, curves[name], colour, f"{split}{_LOSSES.get(name, '')}")
+            _draw_curve(axes, curves[name], colour, f"{split}{_LOSS_LABELS.get(name, '')}")
         if title in ("loss", "accuracy") and axes.lines:
             axes.legend()
         axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
         axes.set_ylim(bottom=0)
-        if (
-            title == "loss" and train
-        ):  # the first validations can be hundreds of times higher and hide all else
-            axes.set_ylim(top=min(axes.get_ylim()[1], 2 * max(train)))
+        # the first validation losses can be hundreds of times higher and hide all else
+        if title == "loss" and losses:
+            axes.set_ylim(top=min(axes.get_ylim()[1], 2 * max(losses)))
         axes.grid(alpha=0.3)
     return figure
 
@@ -155,12 +150,14 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
 def runs_figure(
     runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy"
 ) -> Figure:
-    """Draws a metric of several runs, from :func:`read_curves`, in training and validation."""
+    """Draws a metric of several runs, read by :func:`read_curves`, in training and validation."""
     figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
     for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
         axes.set(title=f"{split}/{metric}", xlabel="step")
         for position, (run, curves) in enumerate(runs.items()):
-            _draw_curve(axes, curves.get(f"{split}/{metric}", {}), f"C{position % 10}", short(run))
+            _draw_curve(
+                axes, curves.get(f"{split}/{metric}", {}), f"C{position % 10}", shorten(run)
+            )
         axes.grid(alpha=0.3)
     legend = figure.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
@@ -171,11 +168,11 @@ def runs_figure(
 
 
 def _class_axes(class_names: Sequence[str], height: float, **options: Any) -> tuple[Figure, Axes]:
-    """Prepares horizontal bars, a row of this height for each class, the first on top."""
+    """Creates axes for horizontal bars: a row of this height for each class, the first on top."""
     figure = Figure(figsize=(7, height * len(class_names) + 1.1), layout="constrained", dpi=110)
     axes = figure.add_subplot(axisbelow=True, **options)
     axes.set_yticks(
-        range(len(class_names)), [short(name) for name in class_names], parse_math=False
+        range(len(class_names)), [shorten(name) for name in class_names], parse_math=False
     )
     axes.set_ylim(len(class_names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
@@ -184,22 +181,22 @@ def _class_axes(class_names: Sequence[str], height: float, **options: Any) -> tu
 
 def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:
     """Draws the rates of each class as bars, such as precision, recall and F1."""
-    shown = {key: label for key, label in RATES.items() if key in per_class[0]}
-    figure, axes = _class_axes(class_names, 0.14 * len(shown), xlim=(0, 1))
-    height = 0.75 / len(shown)
-    for offset, (key, label) in enumerate(shown.items()):
-        places = np.arange(len(class_names)) + height * (offset - (len(shown) - 1) / 2)
-        axes.barh(places, [row[key] for row in per_class], height=height, label=label)
-    figure.legend(loc="outside upper center", ncols=len(shown), frameon=False)
+    rates = {key: label for key, label in RATES.items() if key in per_class[0]}
+    figure, axes = _class_axes(class_names, 0.14 * len(rates), xlim=(0, 1))
+    height = 0.75 / len(rates)
+    for number, (key, label) in enumerate(rates.items()):
+        positions = np.arange(len(class_names)) + height * (number - (len(rates) - 1) / 2)
+        axes.barh(positions, [row[key] for row in per_class], height=height, label=label)
+    figure.legend(loc="outside upper center", ncols=len(rates), frameon=False)
     return figure
 
 
 def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[str]) -> Figure:
-    """Draws the number of images of each class, the splits in a row."""
+    """Draws the number of images of each class as bars stacked by split."""
     figure, axes = _class_axes(class_names, 0.3, xlabel="images")
-    begin = np.zeros(len(class_names))
-    for split, own in counts.items():
-        axes.barh(np.arange(len(class_names)), own, left=begin, label=split)
-        begin += np.asarray(own)
+    left = np.zeros(len(class_names))
+    for split, images in counts.items():
+        axes.barh(np.arange(len(class_names)), images, left=left, label=split)
+        left += np.asarray(images)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure

@@ -21,17 +21,20 @@ RATES = {
 
 
 def metrics_table(columns: Mapping[str, Metrics]) -> str:
-    """Formats metrics by their headings, with counts beside rates."""
+    """Formats the metrics of several splits, a column each, with counts beside accuracies."""
     rows = {"": list(columns)}
     for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
         if all(count in metrics for metrics in columns.values()):
-            rows[name] = [f"{f[name]:.2%} ({f[count]}/{f['total']})" for f in columns.values()]
+            rows[name] = [
+                f"{metrics[name]:.2%} ({metrics[count]}/{metrics['total']})"
+                for metrics in columns.values()
+            ]
     if any("thresholds" in metrics for metrics in columns.values()):
         rows["thresholds"] = [
             "of each class" if "thresholds" in metrics else "0.5" for metrics in columns.values()
         ]
     rows["macro F1"] = [f"{metrics['f1']:.4f}" for metrics in columns.values()]
-    for name in own_metrics(columns):
+    for name in added_metrics(columns):
         rows[name] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
     rows["loss"] = [f"{metrics['loss']:.4f}" for metrics in columns.values()]
     width = max(10, *(len(name) + 2 for name in rows))
@@ -41,17 +44,22 @@ def metrics_table(columns: Mapping[str, Metrics]) -> str:
     )
 
 
-def own_metrics(columns: Mapping[str, Metrics]) -> list[str]:
-    """Names the metrics that a classifier of the user's adds, and that all columns have."""
+def added_metrics(columns: Mapping[str, Metrics]) -> list[str]:
+    """Names the metrics that a user's classifier adds and that all splits have."""
     known = {"accuracy", "top5", "f1", "loss"}
     first, *others = columns.values()
-    own = [name for name, value in first.items() if isinstance(value, float) and name not in known]
-    return [name for name in own if all(name in metrics for metrics in others)]
+    return [
+        name
+        for name, value in first.items()
+        if isinstance(value, float)
+        and name not in known
+        and all(name in metrics for metrics in others)
+    ]
 
 
 def class_table(class_names: list[str], per_class: Sequence[Metrics]) -> str:
-    """Formats the rates of each class."""
-    names = [repr(name)[1:-1] for name in class_names]  # control characters are escaped
+    """Formats precision, recall and F1 of each class, and its number of images."""
+    names = [repr(name)[1:-1] for name in class_names]  # repr escapes control characters
     width = max(len(name) for name in [*names, "class"])
     rates = {name: heading for name, heading in RATES.items() if per_class and name in per_class[0]}
     rows = [
