@@ -1,4 +1,4 @@
-"""``python -m project.check_data``: read every image once, and say whether they can train."""
+"""``python -m project.check_data``: read every image once, and check the data before training."""
 
 from typing import Any
 
@@ -7,10 +7,19 @@ from jsonargparse import Namespace
 from project.data import CSVDataModule, FolderDataModule
 from project.engine import CommandParser, check_images, note
 
-_LISTED = 10
-_OF_DATA = {
-    *("root", "path_column", "label_column", "split_column", "val_fraction", "test_fraction"),
-    *("split_seed", "group", "label_from", "channels", "bits"),
+_MAX_LISTED = 10
+_DATA_OPTIONS = {
+    "root",
+    "path_column",
+    "label_column",
+    "split_column",
+    "val_fraction",
+    "test_fraction",
+    "split_seed",
+    "group",
+    "label_from",
+    "channels",
+    "bits",
 }
 
 
@@ -23,17 +32,16 @@ def parser() -> CommandParser:
         " on it, with code 1 where it would refuse it.",
         epilog="example: python -m project.check_data path/to/folder --output report.json",
     )
-    option = parser.add_argument
-    option("data", type=str, help="A folder or a CSV, as --data of fit takes it.")
-    option(
+    parser.add_argument("data", type=str, help="A folder or a CSV, as --data of fit takes it.")
+    parser.add_argument(
         "--output", type=str | None, default=None, help="A JSON file for everything that was found."
     )
-    parser.add_arguments_of(CSVDataModule, _OF_DATA)
+    parser.add_arguments_of(CSVDataModule, _DATA_OPTIONS)
     return parser
 
 
 def main(options: Namespace) -> int:
-    """Prints what is there, and how to train on it; returns 1 if ``fit`` would refuse it."""
+    """Prints the survey and the commands that train on the data; returns 1 if ``fit`` would fail."""
     facts = check_images(options, FolderDataModule, CSVDataModule)
     if "classes" in facts:
         print(f"  {facts['layout']}\n\n{survey_table(facts)}")
@@ -47,45 +55,46 @@ def main(options: Namespace) -> int:
 
 
 def survey_table(survey: dict[str, Any]) -> str:
-    """Lays out a survey for a terminal."""
-    # control characters are escaped
-    counts = {repr(name)[1:-1]: of_class for name, of_class in survey["classes"].items()}
+    """Formats a survey as text: images of each class and split, sizes, formats and problems."""
+    # repr escapes control characters
+    counts = {repr(name)[1:-1]: by_split for name, by_split in survey["classes"].items()}
     splits = list(next(iter(counts.values())))
-    total = {split: sum(of_class[split] for of_class in counts.values()) for split in splits}
+    totals = {split: sum(by_split[split] for by_split in counts.values()) for split in splits}
     width = max(map(len, [*counts, "class"]))
     lines = [
         f"  {'class':<{width}}" + "".join(f"{heading:>10}" for heading in [*splits, "all", "share"])
     ]
-    for name, of_class in [*counts.items(), ("", total)]:
-        together = sum(of_class.values())
-        numbers = "".join(f"{count:>10,}" for count in [*of_class.values(), together])
-        share = together / sum(total.values())
-        lines.append(f"  {name:<{width}}{numbers}{share:>10.1%}")
+    for name, by_split in [*counts.items(), ("", totals)]:
+        images = sum(by_split.values())
+        cells = "".join(f"{count:>10,}" for count in [*by_split.values(), images])
+        share = images / sum(totals.values())
+        lines.append(f"  {name:<{width}}{cells}{share:>10.1%}")
     lines.append("")
-    for side in ("width", "height"):
-        if span := survey[side]:
-            pixels = f"{span['min']:,} to {span['max']:,} pixels, median {span['median']:,}"
-            lines.append(_row(side, pixels))
-    for kind in ("formats", "modes"):
-        numbers = ", ".join(f"{name} {count:,}" for name, count in survey[kind].items())
-        lines.append(_row(kind, numbers or "none"))
+    for dimension in ("width", "height"):
+        if pixels := survey[dimension]:
+            text = f"{pixels['min']:,} to {pixels['max']:,} pixels, median {pixels['median']:,}"
+            lines.append(_row(dimension, text))
+    for key in ("formats", "modes"):
+        text = ", ".join(f"{name} {count:,}" for name, count in survey[key].items())
+        lines.append(_row(key, text or "none"))
     unreadable = [f"{entry['file']!r} ({entry['reason']})" for entry in survey["unreadable"]]
-    lines += _listed("unreadable", unreadable)
+    lines += _list_rows("unreadable", unreadable)
     if "groups" in survey:
         lines.append(_row("groups", f"{survey['groups']:,}, each in one split"))
-    for across in ("classes", "splits"):
-        groups = [group["files"] for group in survey["duplicates"] if group[f"across_{across}"]]
-        same = [
+    for kind in ("classes", "splits"):
+        groups = [group["files"] for group in survey["duplicates"] if group[f"across_{kind}"]]
+        duplicates = [
             " = ".join(f"{file['file']!r} ({file['split']})" for file in files) for files in groups
         ]
-        lines += _listed(f"same image in two {across}", same)
+        lines += _list_rows(f"same image in two {kind}", duplicates)
     return "\n".join(lines)
 
 
-def _listed(title: str, lines: list[str]) -> list[str]:
-    shown = [f"    {line}" for line in lines[:_LISTED]]
-    if len(lines) > _LISTED:
-        shown.append(f"    and {len(lines) - _LISTED:,} more, all of which --output writes")
+def _list_rows(title: str, lines: list[str]) -> list[str]:
+    """Returns a row with the number of lines, and below it the first of them."""
+    shown = [f"    {line}" for line in lines[:_MAX_LISTED]]
+    if len(lines) > _MAX_LISTED:
+        shown.append(f"    and {len(lines) - _MAX_LISTED:,} more; --output writes all")
     return [_row(title, f"{len(lines):,}" if lines else "none"), *shown]
 
 

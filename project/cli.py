@@ -1,4 +1,4 @@
-"""The classes that ``fit`` and ``evaluate`` know, and how both show progress."""
+"""What ``fit`` and ``evaluate`` share: data modules, model and progress."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -16,7 +16,7 @@ from project.model import ImageClassifier
 
 
 class ProjectCLI:
-    """What both commands share: this package's data modules and models."""
+    """Mixin of both commands; ``path_classes`` chooses a data module by what ``--data`` names."""
 
     data_class: type[LightningDataModule] = ImageDataModule
     path_classes: ClassVar[Mapping[str, type]] = {

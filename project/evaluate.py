@@ -12,12 +12,12 @@ from project.model.pretrained import follow_preprocessing
 
 
 def load_classifier(ckpt_path: str) -> ImageClassifier:
-    """Builds the model that a checkpoint holds."""
+    """Loads the classifier from a checkpoint."""
     return ImageClassifier.load_from_checkpoint(ckpt_path)
 
 
 class EvaluateCLI(ProjectCLI, EvaluateCommand):
-    """Measures a checkpoint."""
+    """Evaluates a checkpoint on any data; defines the defaults, the help and the tables."""
 
     module = "project.evaluate"
     description = "Measures a checkpoint on the data it was trained with, or on what --data says."
@@ -27,14 +27,18 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         ("trainer.logger", "trainer.enable_checkpointing", "trainer.enable_model_summary"), False
     )
     help_texts = {
-        "seed_everything": "Changes nothing but what is random in code of your own.",
+        "seed_everything": "The random seed of your own code; ours evaluates without randomness.",
         "trainer.accelerator": "cpu, gpu or another one; by default what there is.",
         "trainer.devices": "A number of devices, a list of their numbers, or auto.",
         "trainer.limit_test_batches": "A number of batches, or a share from 0.0 to 1.0.",
     }
     hidden_options = (
-        *("flip", "cutout", "crop_scale", "class_balance"),
-        *("train_transforms", "batch_transforms"),
+        "flip",
+        "cutout",
+        "crop_scale",
+        "class_balance",
+        "train_transforms",
+        "batch_transforms",
     )
     examples = (
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
@@ -45,11 +49,11 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
     )
 
     def prepare_options(self, config: Namespace, preprocessing: Preprocessing) -> None:
-        """Prepares images as in training, where no option says otherwise."""
+        """Fills in the preprocessing of training for options that are not given."""
         follow_preprocessing(config.data.get("init_args", {}), preprocessing)
 
     def show_results(self, metrics: dict[str, Any], split: str) -> None:
-        """Prints the tables."""
+        """Prints the metrics of each class, then those of the whole split."""
         rates = metrics["per_class"]
         self.say(f"{class_table(list(rates), list(rates.values()))}\n")
         self.say(metrics_table({split: metrics}))

@@ -16,26 +16,27 @@ def parser() -> CommandParser:
         epilog="example: python -m project.export runs/mine/checkpoints/best.ckpt"
         " --output mine.onnx",
     )
-    option = parser.add_argument
-    option("checkpoint", type=str, help="The checkpoint.")
-    option(
+    parser.add_argument("checkpoint", type=str, help="The checkpoint.")
+    parser.add_argument(
         "--output",
         type=str,
         required=True,
         help="A file, .onnx for ONNX Runtime and others, .pt2 for torch alone; or a FOLDER/.",
     )
-    option(
+    parser.add_argument(
         "--images",
         type=str | None,
         help="Images to compare on, a folder; by default generated ones.",
     )
-    option("--overwrite", action="store_true", help="Replaces a file that is there.")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="Replace a file that is there already."
+    )
     parser.add_import()
     return parser
 
 
 def main(options: Namespace) -> None:
-    """Exports the checkpoint; prints what the file takes and returns, or how timm loads it."""
+    """Exports the checkpoint, and prints the file's input and output, or how to load the folder."""
     # here, so that --help need not import torch
     from project.analysis.card import model_card
     from project.engine import export_model

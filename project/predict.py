@@ -17,53 +17,60 @@ def parser() -> CommandParser:
         epilog="example: python -m project.predict runs/mine/checkpoints/best.ckpt photos"
         " --output labels.csv",
     )
-    option = parser.add_argument
-    option("checkpoint", type=str, help="The checkpoint.")
-    option(
+    parser.add_argument("checkpoint", type=str, help="The checkpoint.")
+    parser.add_argument(
         "paths",
         nargs="+",
         type=str,
         help="Files, folders with images at any depth, or - for a list on standard input.",
     )
-    option(
+    parser.add_argument(
         "--output", type=str | None, help="A CSV file; by default the rows go to standard output."
     )
-    option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
-    option(
+    parser.add_argument(
+        "--top_k", type=PositiveInt, default=1, help="How many classes to name, best first."
+    )
+    parser.add_argument(
         "--probabilities",
         action="store_true",
         help="Add a column for each class; implied if images may have several.",
     )
-    option(
+    parser.add_argument(
         "--abstain",
         type=ClosedUnitInterval,
         default=0.0,
         help="Leave label empty if the confidence is less.",
     )
-    option(
+    parser.add_argument(
         "--flips",
         action="store_true",
         help="Average each image with its mirror image, if the model does not already.",
     )
-    option(
+    parser.add_argument(
         "--embeddings",
         type=str | None,
         help="A .npy file for the features before the head, a row for each of --output.",
     )
-    option(
+    parser.add_argument(
         "--resume", action="store_true", help="Skip files that have a row in --output, and append."
     )
-    option("--overwrite", action="store_true", help="Replace a file that is there already.")
-    option(
+    parser.add_argument(
+        "--overwrite", action="store_true", help="Replace a file that is there already."
+    )
+    parser.add_argument(
         "--batch_size", type=PositiveInt, default=64, help="Images that each device sees at a time."
     )
-    option(
+    parser.add_argument(
         "--num_workers",
         type=NonNegativeInt | None,
         help="Processes that load images, for each device.",
     )
-    option("--trainer.accelerator", type=str, default="auto", help="cpu, gpu or another one.")
-    option("--trainer.devices", type=int | str, default="auto", help="How many devices to use.")
+    parser.add_argument(
+        "--trainer.accelerator", type=str, default="auto", help="cpu, gpu or another one."
+    )
+    parser.add_argument(
+        "--trainer.devices", type=int | str, default="auto", help="How many devices to use."
+    )
     parser.add_import()
     return parser
 

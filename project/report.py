@@ -16,10 +16,11 @@ def parser() -> CommandParser:
         " as it is.",
         epilog="example: python -m project.report runs/NAME --output page.html",
     )
-    option = parser.add_argument
-    option("run", type=str, help="The run's folder, as in runs/NAME.")
-    option("--output", type=str | None, help="The page, by default report.html in the run.")
-    option(
+    parser.add_argument("run", type=str, help="The run's folder, as in runs/NAME.")
+    parser.add_argument(
+        "--output", type=str | None, help="The page, by default report.html in the run."
+    )
+    parser.add_argument(
         "--root",
         type=str | None,
         help="The folder of the images, if not the one that the checkpoint names.",
