@@ -8,7 +8,7 @@ from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.engine import EvaluateCommand, Preprocessing
 from project.model import ImageClassifier
-from project.model.pretrained import follow_preprocessing
+from project.model.pretrained import fill_in_preprocessing
 
 
 def load_classifier(ckpt_path: str) -> ImageClassifier:
@@ -50,7 +50,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
 
     def prepare_options(self, config: Namespace, preprocessing: Preprocessing) -> None:
         """Fills in the preprocessing of training for options that are not given."""
-        follow_preprocessing(config.data.get("init_args", {}), preprocessing)
+        fill_in_preprocessing(config.data.get("init_args", {}), preprocessing)
 
     def show_results(self, metrics: dict[str, Any], split: str) -> None:
         """Prints the metrics of each class, then those of the whole split."""

@@ -41,7 +41,7 @@ def main(options: Namespace) -> None:
     from project.analysis.card import model_card
     from project.engine import export_model
     from project.model import ImageClassifier
-    from project.model.test_time import ProbabilityNetwork
+    from project.model.inference import ProbabilityNetwork
 
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     images, difference = export_model(model, ProbabilityNetwork(model), model_card, options)

@@ -31,14 +31,14 @@ from project.data import (
 from project.engine import FitCommand
 from project.model import ImageClassifier
 from project.model.networks import is_path
-from project.model.pretrained import follow_weights
-from project.model.schedules import follow_length
+from project.model.pretrained import fill_in_preprocessing_of_weights
+from project.model.schedules import replace_schedule_without_length
 
 BUILT_IN = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
 
 
 class FitCLI(ProjectCLI, FitCommand):
-    """Trains on this package's data modules and models."""
+    """Trains, then tests; defines the defaults, the help, the callbacks and the table at the end."""
 
     module = "project.fit"
     description = (
@@ -54,7 +54,7 @@ class FitCLI(ProjectCLI, FitCommand):
         "trainer.enable_model_summary": False,
     }
     help_texts = {
-        "seed_everything": "Decides all that is random; 0 by default.",
+        "seed_everything": "The random seed of everything; 0 by default.",
         "trainer.accelerator": "cpu, gpu or another one; by default what there is.",
         "trainer.devices": "A number of devices, a list of their numbers, or auto.",
         "trainer.num_nodes": "Machines, by default those that torchrun or srun has started.",
@@ -84,41 +84,41 @@ class FitCLI(ProjectCLI, FitCommand):
     first_callbacks = (MetricsCSV,)
 
     def prepare_options(self, config: Namespace, resumed: Sequence[Path]) -> None:
-        """Prepares images as pretrained weights require, and chooses a schedule without a length."""
-        follow_weights(config, resumed)
-        follow_length(config, self.named_options)
+        """Fills in options that depend on pretrained weights or on the length of training."""
+        fill_in_preprocessing_of_weights(config, resumed)
+        replace_schedule_without_length(config, self.named_options)
 
     def show_results(self, metrics: dict[str, Any]) -> None:
         """Prints the final metrics, the best checkpoint, and what to do next."""
-        known = [ImageClassifier, *vars(data_modules).values()]
+        # other commands must import classes of your own
+        built_in = [ImageClassifier, *vars(data_modules).values()]
         modules = {
             type(part).__module__
             for part in (self.model, self.datamodule)
-            if type(part) not in known
+            if type(part) not in built_in
         }
         if is_path(self.model.arch):
             modules.add(self.model.arch.rpartition(".")[0])
         names = ",".join(sorted(modules))
-        own_code = f" --import {names}" if names else ""
+        import_option = f" --import {names}" if names else ""
         environment = f"IMPORT={names} " if names else ""
-        best, run = shlex.quote(str(self.run.best)), shlex.quote(str(self.run.path))
+        best = shlex.quote(str(self.run.best))
+        run = shlex.quote(str(self.run.path))
         data = "".join(f" {shlex.quote(flag)}" for flag in self.data_flags())
         selection = metrics["selection"]
-        chosen = (
-            f"epoch {metrics['epoch']}, by {selection['monitor']}"
-            if selection
-            else f"step {metrics['step']}, the last"
-        )
-        sets = {"validation": metrics["val"], "test": metrics["test"]}
+        choice = f"step {metrics['step']}, the last"
+        if selection:
+            choice = f"epoch {metrics['epoch']}, by {selection['monitor']}"
+        splits = {"validation": metrics["val"], "test": metrics["test"]}
         lines = [
             "",
-            metrics_table({name: measured for name, measured in sets.items() if measured}),
+            metrics_table({name: results for name, results in splits.items() if results}),
             "",
-            f"  best checkpoint   {self.run.best} ({chosen})",
+            f"  best checkpoint   {self.run.best} ({choice})",
             f"  curves, images    tensorboard --logdir {shlex.quote(str(self.run.path.parent))}",
-            f"  class by class    python -m project.evaluate {best}{own_code}{data}",
-            f"  label images      python -m project.predict {best} PHOTOS{own_code}",
-            f"  one page          python -m project.report {run}{own_code}",
+            f"  class by class    python -m project.evaluate {best}{import_option}{data}",
+            f"  label images      python -m project.predict {best} PHOTOS{import_option}",
+            f"  one page          python -m project.report {run}{import_option}",
             f"  explore           {environment}CHECKPOINT={best} make notebook",
         ]
         if isinstance(self.datamodule, BUILT_IN):

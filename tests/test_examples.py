@@ -21,7 +21,7 @@ from examples.lora import LoRAClassifier
 from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
 from project.model import ImageClassifier
-from project.model.test_time import ProbabilityNetwork
+from project.model.inference import ProbabilityNetwork
 from tests.conftest import (
     QUIET,
     TINY_DATA,

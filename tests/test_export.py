@@ -27,7 +27,7 @@ from project.engine.loading.files import prepare as prepare_file
 from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
-from project.model.test_time import ProbabilityNetwork
+from project.model.inference import ProbabilityNetwork
 from tests.analysis.test_prediction import by_torchvision
 from tests.conftest import ROOT, call, cases, draw_image
 from tests.distributed.job import classifier
@@ -117,7 +117,7 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
             head: Any = self.network.get_submodule("fc")
             head.bias.data[0] += 0.01
 
-    monkeypatch.setattr("project.model.test_time.ProbabilityNetwork", Tampered)
+    monkeypatch.setattr("project.model.inference.ProbabilityNetwork", Tampered)
     (tmp_path / "odd.pt2").write_bytes(b"before")
     with pytest.raises(UserError, match="probabilities differ by up to"):
         run(place / "odd.ckpt", tmp_path / "odd.pt2", "--overwrite")

@@ -14,7 +14,7 @@ from project.analysis.evaluation import evaluate_split
 from project.engine.commands.export import metadata, trace
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
-from project.model.test_time import ProbabilityNetwork
+from project.model.inference import ProbabilityNetwork
 from tests.conftest import MULTILABEL, PAIRS, draw_image, evaluate, label, opened, report_of
 from tests.distributed.processes import succeed
 from tests.engine.toy import outcome

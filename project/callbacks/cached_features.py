@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from project.data.augmentation import AugmentedDataModule
 from project.engine import ArrayDataset, ImageBatch, UserError, note
 from project.model import ImageClassifier
+from project.model.inference import exact_logits
 from project.model.networks import head
-from project.model.test_time import exact_logits
 
 
 class CachedFeatures(Callback):

@@ -13,7 +13,8 @@ from torch.optim import SGD
 from torchmetrics import Metric
 
 from project.engine import ClassifierModule, Preprocessing
-from project.model.freezing import evaluate_frozen, freeze_layers
+from project.model.freezing import freeze_layers, set_frozen_to_eval
+from project.model.inference import Views, evaluation_logits, exact_logits
 from project.model.losses import CrossEntropy, Loss
 from project.model.metrics import Accuracy, MacroF1, MeanLoss, TopKAccuracy
 from project.model.networks import (
@@ -26,7 +27,6 @@ from project.model.normalize import Normalization, resized
 from project.model.optimizers import build_optimizer
 from project.model.pretrained import start_from
 from project.model.schedules import CosineWithWarmup, Interval, build_schedule
-from project.model.test_time import Views, evaluation_logits, exact_logits
 
 
 class ImageClassifier(ClassifierModule):
@@ -42,10 +42,10 @@ class ImageClassifier(ClassifierModule):
             data.
         preprocessing: Size, crop and normalisation of images. The command line takes it from the
             data.
-        arch: A network of torchvision, or ``timm/NAME``, or of your own, ``package.Net``. Also
-            ``resnet9`` or ``resnet9_slim``, which are ours, for small images. A callable of your
-            own takes ``num_classes``. By default ``resnet9_slim`` for images below 64 pixels, if no
-            weights are given, and else ``resnet18``.
+        arch: The name of a torchvision network, ``timm/NAME``, ``resnet9`` or ``resnet9_slim`` for
+            small images, or the path of a callable of your own that takes ``num_classes``, such as
+            ``package.Net``. By default ``resnet9_slim`` for images below 64 pixels without weights,
+            else ``resnet18``.
         arch_args: Advanced: Further arguments of the network, such as ``{"drop_path_rate": 0.2}``
             for those of timm; ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for
             images of about 32 pixels.
@@ -63,7 +63,7 @@ class ImageClassifier(ClassifierModule):
             training.
         lr_scheduler_interval: Advanced: ``epoch`` or optimizer ``step``; by default ``step`` for
             ``CosineWithWarmup`` alone.
-        layer_decay: Advanced: The rate of each block, as a share of the next block's, as 0.75.
+        layer_decay: Advanced: The learning rate of each block as a share of the next block's, such as 0.75.
         compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and
             pays on GPUs. A step that calls ``logits_and_features`` runs uncompiled.
         test_time_augmentation: Averages logits of several views: ``flip`` or ``flip_and_shift``. In
@@ -103,13 +103,11 @@ class ImageClassifier(ClassifierModule):
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args = arch, arch_args
         self.criterion = copy.deepcopy(loss)
-        self.optimizer, self.layer_decay, self.exact_evaluation = (
-            optimizer,
-            layer_decay,
-            exact_evaluation,
-        )
+        self.optimizer, self.layer_decay = optimizer, layer_decay
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
-        self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
+        self.compile_network = compile
+        self.test_time_augmentation = test_time_augmentation
+        self.exact_evaluation = exact_evaluation
         num_classes = len(class_names)
         channels = len(preprocessing["mean"])
         self.network = with_channels(build_network(arch, num_classes, arch_args), channels)
@@ -122,14 +120,13 @@ class ImageClassifier(ClassifierModule):
             freeze_layers(self.network, freeze, num_classes)
         self.normalization = Normalization(preprocessing)
         self.add_metrics()
-        self.train_image_size: int | None = (
-            None  # pixels, to which training images are resized, or as they are
-        )
+        self.train_image_size: int | None = None
+        """Pixels that training images are resized to; None leaves them as they are."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalises images, (N, channels, height, width), and returns logits, (N, classes).
 
-        Takes the head's input, float (N, features), in place of images, too.
+        Features, float (N, features), go through the head alone.
         """
         if images.dim() == 2:  # features, from CachedFeatures
             layer = self.network_head
@@ -150,7 +147,7 @@ class ImageClassifier(ClassifierModule):
         return losses
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Updates the metrics, which the engine logs, and returns the mean loss."""
+        """Updates the metrics, which the base class logs, and returns the mean loss."""
         batch = self.as_batch(batch)
         logits = self(batch.images)
         losses = self.loss(logits, batch.labels)
@@ -219,13 +216,15 @@ class ImageClassifier(ClassifierModule):
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Returns logits and features, the head's input, of one uncompiled forward pass."""
-        kept: list[Tensor] = []
-        hook = self.network_head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+        features: list[Tensor] = []
+        hook = self.network_head.register_forward_pre_hook(
+            lambda _, inputs: features.append(inputs[0])
+        )
         with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
-            return self(images), kept[-1]
+            return self(images), features[-1]
 
     def probabilities_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Predicts, and keeps the head's input, of one forward pass, or of the first view's.
+        """Predicts, and returns the features too: the head's input, of the first view.
 
         Args:
             images: (N, channels, height, width).
@@ -233,15 +232,16 @@ class ImageClassifier(ClassifierModule):
         Returns:
             Probabilities, float32 (N, classes), and features, float32 (N, features).
         """
-        kept: list[Tensor] = []
+        features: list[Tensor] = []
         *_, layer = head(self.network, len(self.class_names)).values()
-        with layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0])):
+        with layer.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0])):
             probabilities = self.predict_step(images, 0).float()
-        return probabilities, kept[0][: len(images)].float().flatten(1)
+        # a single image is computed as two
+        return probabilities, features[0][: len(images)].float().flatten(1)
 
     def train(self, mode: bool = True) -> Self:
         """Switches between training and evaluation mode; frozen layers stay in evaluation mode."""
         super().train(mode)
         if mode and self.frozen is not None:
-            evaluate_frozen(self.network, self.frozen, len(self.class_names))
+            set_frozen_to_eval(self.network, self.frozen, len(self.class_names))
         return self

@@ -1,4 +1,4 @@
-"""The blocks of any network in order of depth, and freezing the first of them."""
+"""Freezing: the blocks of any network in order of depth, and which of them are trained."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -20,24 +20,24 @@ def freeze_layers(network: nn.Module, freeze: str, num_classes: int) -> None:
         for layer in head(network, num_classes).values():
             layer.requires_grad_(True)
     else:
-        layers = blocks(network)
-        number = _position(layers, freeze)
-        if not number:
-            names = [block_name(layers, later) for later in range(1, len(layers))]
+        all_blocks = blocks(network)
+        index = _block_index(all_blocks, freeze)
+        if not index:
+            names = [block_name(all_blocks, later) for later in range(1, len(all_blocks))]
             raise UserError(
                 f"--model.freeze: no block after the first is called '{freeze}'; there are"
                 f" {', '.join([*names, _BACKBONE])}"
             )
-        for name in chain.from_iterable(layers[:number]):
+        for name in chain.from_iterable(all_blocks[:index]):
             network.get_parameter(name).requires_grad_(False)
-    evaluate_frozen(network, freeze, num_classes)
+    set_frozen_to_eval(network, freeze, num_classes)
 
 
-def evaluate_frozen(network: nn.Module, freeze: str, num_classes: int) -> None:
+def set_frozen_to_eval(network: nn.Module, freeze: str, num_classes: int) -> None:
     """Puts frozen modules of a network in training mode into evaluation mode.
 
-    BatchNorm then keeps its running statistics, and nothing is dropped out, by layers without
-    parameters that come before the first trained one either.
+    BatchNorm then keeps its running statistics. Modules without parameters, such as dropout, are
+    frozen if they come before the first trained layer.
     """
     if freeze == _BACKBONE:
         network.eval()
@@ -57,8 +57,8 @@ def blocks(network: nn.Module) -> list[list[str]]:
     """Lists the parameters of each block in order of depth, the stem first and the head last.
 
     Networks of timm name their blocks by ``group_matcher``. In others, sequences, lists and a
-    module with more than half of all parameters are taken apart; anything else is a block.
-    Normalisation and lone parameters belong to the block before.
+    module with more than half of all parameters are taken apart; any other module is a block.
+    Normalisation layers and single parameters belong to the block before them.
     """
     if hasattr(network, "group_matcher"):
         from timm.models import group_parameters
@@ -66,43 +66,46 @@ def blocks(network: nn.Module) -> list[list[str]]:
         matcher = cast(Any, network).group_matcher(coarse=False)
         groups: dict[int, list[str]] = group_parameters(network, matcher)
         return [groups[depth] for depth in sorted(groups)]
-    known = {name for name, _ in network.named_parameters()}  # shared ones have one name
-    layers: list[list[str]] = [[]]
+    unique = {name for name, _ in network.named_parameters()}  # a shared parameter has one name
+    result: list[list[str]] = [[]]
     has_layer = False
-    for names, is_layer in _parts(network, "", _size(network) / 2):
+    for names, is_layer in _parts(network, "", _parameter_count(network) / 2):
         if is_layer and has_layer:
-            layers.append([])
-        layers[-1] += [name for name in names if name in known]
+            result.append([])
+        result[-1] += [name for name in names if name in unique]
         has_layer |= is_layer
-    return layers
+    return result
 
 
 def _parts(module: nn.Module, prefix: str, half: float) -> Iterator[tuple[list[str], bool]]:
-    """Yields the parameters of each part; True if it has a layer that is no normalisation."""
+    """Yields each part's parameters, and whether it is more than normalisation or lone vectors."""
     yield [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)], False
     for name, child in module.named_children():
         path = f"{prefix}{name}"
-        is_apart = isinstance(child, nn.Sequential | nn.ModuleList) or _size(child) > half
-        if is_apart and len(list(child.children())) > 0:
+        is_container = (
+            isinstance(child, nn.Sequential | nn.ModuleList) or _parameter_count(child) > half
+        )
+        if is_container and len(list(child.children())) > 0:
             yield from _parts(child, f"{path}.", half)
         else:
             parameters = dict(child.named_parameters(path))
             yield list(parameters), any(value.ndim > 1 for value in parameters.values())
 
 
-def _size(module: nn.Module) -> int:
+def _parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _position(layers: list[list[str]], name: str) -> int | None:
-    for number, names in enumerate(layers):
-        if any(f"{parameter}.".startswith(f"{name}.") for parameter in names):
-            return number
+def _block_index(all_blocks: list[list[str]], module: str) -> int | None:
+    """Returns the index of the first block that has a parameter of this module."""
+    for index, names in enumerate(all_blocks):
+        if any(f"{name}.".startswith(f"{module}.") for name in names):
+            return index
     return None
 
 
-def block_name(layers: list[list[str]], number: int) -> str:
+def block_name(all_blocks: list[list[str]], index: int) -> str:
     """Names a block by its module, or by its first parameter if an earlier block shares that."""
-    paths = [name.split(".")[:-1] for name in layers[number]]
-    module = ".".join(commonprefix(paths))  # noqa: RUF071
-    return module if _position(layers, module) == number else layers[number][0]
+    paths = [name.split(".")[:-1] for name in all_blocks[index]]
+    module = ".".join(commonprefix(paths))  # noqa: RUF071  # of lists, not of characters
+    return module if _block_index(all_blocks, module) == index else all_blocks[index][0]

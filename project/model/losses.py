@@ -18,11 +18,11 @@ _WEIGHTS = "--model.loss.class_weights"
 
 
 class CrossEntropy(nn.Module):
-    """Cross entropy with smoothed labels and weights of the classes.
+    """Cross entropy with label smoothing and class weights.
 
     Unlike torch's weighted mean, it does not divide by the sum of the weights in a batch, which
-    would depend on how devices share the batch. The weights are no buffer: a moving average of the
-    model would average them.
+    would depend on how devices share the batch. The weights are not a buffer, as a moving average
+    of the model would average them.
 
     Args:
         label_smoothing: The share of each label that is spread over all classes (Szegedy et al.,

@@ -31,7 +31,7 @@ class Counts(Metric):
 
 
 class MeanLoss(Counts):
-    """The mean loss; NaN if an image's is not finite or above 2^20."""
+    """The mean loss; NaN if any loss is not finite or above 2^20."""
 
     higher_is_better = False
 
@@ -47,7 +47,7 @@ class MeanLoss(Counts):
         self.counts[2].add_((~finite).sum())
 
     def compute(self) -> float:
-        """Returns the mean."""
+        """Returns the mean, accurate to the unit."""
         units, images, not_finite = self.counts.tolist()
         return float("nan") if not_finite else units * _LOSS_UNIT / max(images, 1)
 
@@ -59,12 +59,12 @@ class Accuracy(Counts):
         super().__init__(2)
 
     def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
-        """Counts images."""
+        """Counts correct and all images."""
         self.counts[0].add_((predicted == target).sum())
         self.counts[1].add_(len(target))
 
     def compute(self) -> float:
-        """Returns the share."""
+        """Returns correct / all."""
         correct, total = self.counts.tolist()
         return float(correct / max(total, 1))
 
@@ -77,12 +77,12 @@ class TopKAccuracy(Counts):
         self.k = k
 
     def update(self, preds: Tensor, target: Tensor, logits: Tensor) -> None:
-        """Counts by logits, as small probabilities are rounded to 0."""
+        """Ranks by logits, as small probabilities are rounded to 0."""
         self.counts[0].add_((logits.topk(self.k).indices == target[:, None]).sum())
         self.counts[1].add_(len(target))
 
     def compute(self) -> dict[str, float]:
-        """Returns the share and the number of these images."""
+        """Returns the accuracy and the number of correct images."""
         correct, total = self.counts.tolist()
         return {f"top{self.k}": correct / max(total, 1), f"top{self.k}_correct": correct}
 
@@ -121,7 +121,7 @@ class ExactMatch(Counts):
         super().__init__(2)
 
     def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
-        """Counts images."""
+        """Counts correct and all images."""
         self.counts[0].add_(((target == predicted) | (target < 0)).all(1).sum())
         self.counts[1].add_(len(target))
 
@@ -161,7 +161,7 @@ class BestThresholds(Counts):
         super().__init__(num_classes, 2, len(_EDGES) + 1)
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Counts images by class, label, and probability, in bins."""
+        """Counts images by class, label and bin of probability."""
         cells = _rows(target) * self.counts.shape[2] + torch.bucketize(preds, _EDGES.to(preds))
         self.counts.view(-1).scatter_add_(0, cells.flatten(), (target >= 0).flatten().long())
 

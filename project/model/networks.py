@@ -21,7 +21,7 @@ TIMM = "timm/"
 """The prefix of the names of timm's networks."""
 
 INCEPTIONS = ("googlenet", "inception_v3")
-"""Torchvision's networks with auxiliary heads, built without; they normalise by 0.5 and 0.5."""
+"""Torchvision's networks with auxiliary heads, which are left out; mean and std are 0.5."""
 
 _SMALL: dict[str, Callable[..., nn.Module]] = {
     "resnet9": partial(ResNet9, width=64),
@@ -112,15 +112,15 @@ def _timm_network(name: str, **args: Any) -> nn.Module:
 
 
 def timm_name(arch: str) -> str:
-    """Returns NAME of ``timm/NAME``, which must be a network of timm without a tag of weights."""
+    """Returns NAME of ``timm/NAME``, a timm network without the tag of pretrained weights."""
     import timm
 
     name, _, tag = arch.removeprefix(TIMM).partition(".")
-    if not timm.is_model(name):  # nor a name that makes timm look elsewhere, as ``hf_hub:`` does
+    if not timm.is_model(name):  # neither is ``hf_hub:…``, which would be downloaded
         raise _unknown(arch)
     if tag:
         raise UserError(
-            f"--model.arch {arch}: name the weights apart: {TIMM}{name} --model.weights {tag}"
+            f"--model.arch {arch}: name the weights separately: {TIMM}{name} --model.weights {tag}"
         )
     return name
 
@@ -145,7 +145,7 @@ def _first_line(error: Exception) -> str:
 
 
 def with_channels(network: nn.Module, channels: int) -> nn.Module:
-    """Gives a first convolution of RGB other channels, and weights that keep its scale."""
+    """Changes the first convolution from RGB to other channels, with new weights of equal scale."""
     first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
     if first is not None and first.in_channels == 3 != channels:
         deviation = first.weight.std().item() * (3 / channels) ** 0.5
@@ -156,9 +156,9 @@ def with_channels(network: nn.Module, channels: int) -> nn.Module:
 
 
 def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
-    """Finds the head, with its name: the last linear or convolutional layer of that many outputs.
+    """Finds the head by name: the last linear or convolutional layer with an output for each class.
 
-    timm's networks say which layer it is; some have two.
+    timm's networks tell which layer it is; some have two.
     """
     layers = dict(network.named_modules())
     if hasattr(network, "get_classifier"):
@@ -179,8 +179,8 @@ def detect_memory_format(
 ) -> torch.memory_format:
     """Tries a network on two images and converts its weights to the memory format that works.
 
-    ``channels_last``, nearly always the faster one, comes first; code with views takes only the
-    other. Lazy layers get their shapes; nothing else changes.
+    ``channels_last``, nearly always the faster one, comes first; code with ``view`` may only accept
+    the other. Lazy layers are initialised; nothing else changes.
     """
     network.eval()
     like = next(network.parameters(), torch.empty(0))
@@ -189,11 +189,11 @@ def detect_memory_format(
     try:
         try:
             logits = _logits(network, images, layout)
-        except Exception:  # a view fails, for example
+        except Exception:  # such as view() of a channels_last tensor
             layout = torch.contiguous_format
             logits = _logits(network, images, layout)
     except Exception as error:
-        if is_path(arch):  # a bug in the user's own network
+        if is_path(arch):  # a bug in the user's network keeps its traceback
             raise
         raise UserError(
             f"--model.arch: {arch} does not accept images of {images.shape[-1]} pixels"

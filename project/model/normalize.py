@@ -1,4 +1,4 @@
-"""From the bytes of images to the numbers that a network takes."""
+"""Normalising and resizing images on the device."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from project.engine import Preprocessing
 
 
 class Normalization:
-    """Normalises images by the mean and deviation of each channel, on any device and in any type.
+    """Normalises images by the mean and standard deviation of each channel, on any device, to any dtype.
 
     Not an nn.Module: its buffers would be averaged by a moving average of the model, and rounded.
     """
@@ -20,20 +20,18 @@ class Normalization:
         self.std = white * torch.tensor(preprocessing["std"]).view(1, -1, 1, 1)
 
     def __call__(self, images: Tensor, like: Tensor) -> Tensor:
-        """Normalises images on the scale of their pixels, to the type of another tensor."""
+        """Normalises images of integer pixels, on the device and in the dtype of ``like``."""
         # half precision would round 16 bits before the mean is subtracted
-        dtype = (
-            like.dtype
-            if self.pixels == torch.uint8
-            else torch.promote_types(like.dtype, torch.float32)
-        )
+        dtype = like.dtype
+        if self.pixels == torch.uint16:
+            dtype = torch.promote_types(dtype, torch.float32)
         if (self.mean.device, self.mean.dtype) != (like.device, dtype):
             self.mean = self.mean.to(like.device, dtype)
             self.std = self.std.to(like.device, dtype)
         x = images.to(dtype, copy=True)
         channels_last = x.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if channels_last else torch.contiguous_format
-        # a CPU's vector units want whole rows, and one pass over memory takes half as long as two
+        # rows, not scalars, vectorise on a CPU; one pass over memory takes half as long as two
         row = (1, x.shape[1], 1, x.shape[3])
         factors = (1 / self.std, -self.mean / self.std)
         scale, shift = (values.expand(row).contiguous(memory_format=layout) for values in factors)

@@ -1,4 +1,4 @@
-"""Building an optimizer: its parameter groups, its learning rate and its fastest implementation."""
+"""Building an optimizer: its parameter groups, learning rates and fused implementation."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,9 +25,9 @@ def build_optimizer(
     if not 0 < layer_decay <= 1:
         raise UserError(f"--model.layer_decay must be above 0, at most 1, got {layer_decay}")
     network = cast(nn.Module, model.network)
-    inside = set(network.parameters())
-    others = [parameter for parameter in model.parameters() if parameter not in inside]
-    with explained("--model.optimizer"):
+    of_network = set(network.parameters())
+    others = [parameter for parameter in model.parameters() if parameter not in of_network]
+    with option_in_errors("--model.optimizer"):
         optimizer = make(_parameter_groups(network, layer_decay, others))
     fuse(optimizer)
     for group in optimizer.param_groups:
@@ -40,15 +40,15 @@ def _parameter_groups(
 ) -> list[dict[str, object]]:
     """Groups the parameters that require gradients: those with weight decay, and those without.
 
-    Decay only hinders vectors, such as biases and those of normalisation (He et al., 2019, section
-    3.1, https://arxiv.org/abs/1812.01187), and what a network of timm names by
-    ``no_weight_decay()``, perhaps with wildcards.
+    Without decay are biases, the vectors of normalisation layers (He et al., 2019, section 3.1,
+    https://arxiv.org/abs/1812.01187), and names or patterns in ``no_weight_decay()`` of a timm
+    network.
 
     With ``layer_decay`` below 1, each block has two groups with its ``lr_scale``, the head's first
     (Clark et al., 2020, https://arxiv.org/abs/2003.10555). ``others`` are parameters outside of the
     network, trained as the head is.
     """
-    spared_names: Any = getattr(network, "no_weight_decay", tuple)()
+    no_decay_patterns: Any = getattr(network, "no_weight_decay", tuple)()
     named = dict(network.named_parameters())
     groups: list[dict[str, object]] = []
     layers = [*reversed(blocks(network))] if layer_decay < 1 else [list(named)]
@@ -56,20 +56,20 @@ def _parameter_groups(
         members = [(name, named[name]) for name in names]
         if depth == 0:
             members += [("", other) for other in others]
-        decayed: list[nn.Parameter] = []
-        spared: list[nn.Parameter] = []
+        decay: list[nn.Parameter] = []
+        no_decay: list[nn.Parameter] = []
         for name, parameter in members:
             if parameter.requires_grad:
-                matches = any(fnmatchcase(name, pattern) for pattern in spared_names)
-                (spared if parameter.ndim < 2 or matches else decayed).append(parameter)
+                is_listed = any(fnmatchcase(name, pattern) for pattern in no_decay_patterns)
+                (no_decay if parameter.ndim < 2 or is_listed else decay).append(parameter)
         scale = {LR_SCALE: layer_decay**depth} if layer_decay < 1 else {}
-        groups += [{"params": decayed, **scale}, {"params": spared, "weight_decay": 0.0, **scale}]
+        groups += [{"params": decay, **scale}, {"params": no_decay, "weight_decay": 0.0, **scale}]
     return [group for group in groups if group["params"]]
 
 
 @contextmanager
-def explained(option: str) -> Iterator[None]:
-    """Names the option that a class of torch rejects; any other bug keeps its traceback."""
+def option_in_errors(option: str) -> Iterator[None]:
+    """Turns torch's ValueErrors into errors that name the option; other bugs keep their traceback."""
     try:
         yield
     except ValueError as error:
@@ -82,8 +82,7 @@ def explained(option: str) -> Iterator[None]:
 def fuse(optimizer: Optimizer) -> None:
     """Fuses each step into one pass over memory where torch can, unless the user says otherwise.
 
-    The groups are set, not the optimizer's constructor: then Lightning would refuse to clip
-    gradients.
+    This sets the groups, as Lightning refuses to clip gradients if the constructor was told.
     """
     for group in optimizer.param_groups:
         undecided = (

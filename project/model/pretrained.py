@@ -25,10 +25,9 @@ from project.model.networks import (
 )
 
 _AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
-_FITS: Any = {"center": "crop", "squash": "squash", "border": "pad"}  # by timm's name
-_OLD_DENSENET = re.compile(
-    r"(denselayer\d+\.(?:norm|conv))\.(\d)\."
-)  # names in torchvision's files
+_FIT_OF_CROP_MODE: Any = {"center": "crop", "squash": "squash", "border": "pad"}  # timm's names
+# names in torchvision's files, which the network has without the second dot
+_OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 
 
 class Pretrained(NamedTuple):
@@ -40,45 +39,47 @@ class Pretrained(NamedTuple):
 
 
 def find_weights(arch: str, weights: str) -> Pretrained:
-    """Finds weights by torchvision's or timm's name for them, in a file, or at an address."""
+    """Finds weights by torchvision's or timm's name, in a file or folder, or at an address."""
     if weights.startswith(("http://", "https://")):
-        return _in_file(weights)
+        return _from_file(weights)
     names: list[str] = []
     if arch in torchvision_names():
         names = sorted(get_model_weights(arch).__members__)
         if weights in names:
-            return _of_torchvision(arch, weights)
+            return _from_torchvision(arch, weights)
     elif arch.startswith(TIMM):
         import timm
 
         tagged = timm.list_pretrained(f"{timm_name(arch)}.*")
         names = [*(["DEFAULT"] if tagged else []), *(name.partition(".")[2] for name in tagged)]
         if weights in names:
-            return _of_timm(arch, weights)
+            return _from_timm(arch, weights)
     path = Path(weights).expanduser()
     if (path / "config.json").is_file():
-        return _in_folder(path)
+        return _from_folder(path)
     if not path.exists() and not re.search("[/.]", weights):
         find_builder(arch)
         raise UserError(
             f"--model.weights: there is no file '{weights}', and {arch} has no weights of that"
             f" name; it has {', '.join(names) or 'none'}"
         )
-    return _in_file(str(path))
+    return _from_file(str(path))
 
 
-def _in_file(source: str) -> Pretrained:
-    """Finds weights in a file or at an address, of this project or of any other script."""
+def _from_file(source: str) -> Pretrained:
+    """Takes weights from a file or an address, saved by this project or any other script."""
     read = partial(ClassifierModule.read_weights, source)
     return Pretrained(source, lambda: read().tensors, lambda: read().preprocessing)
 
 
-def _in_folder(folder: Path) -> Pretrained:
-    """Finds weights in a folder of timm's, as of the Hugging Face Hub or ``project.export``."""
+def _from_folder(folder: Path) -> Pretrained:
+    """Takes weights from a folder in timm's format, as ``project.export`` writes it."""
 
     def preprocessing() -> Preprocessing:
         try:
-            return _of_config(json.loads((folder / "config.json").read_text())["pretrained_cfg"])
+            return _timm_preprocessing(
+                json.loads((folder / "config.json").read_text())["pretrained_cfg"]
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
 
@@ -86,23 +87,23 @@ def _in_folder(folder: Path) -> Pretrained:
     return Pretrained(str(folder), lambda: read().tensors, preprocessing)
 
 
-def _of_config(config: Mapping[str, Any]) -> Preprocessing:
-    """Converts timm's configuration to a preprocessing."""
+def _timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
+    """Converts timm's ``pretrained_cfg`` to our preprocessing."""
     crop = config["input_size"][1]
     return Preprocessing(
         resize=int(crop / config["crop_pct"]),
         crop=crop,
-        fit=_FITS[config["crop_mode"]],
+        fit=_FIT_OF_CROP_MODE[config["crop_mode"]],
         interpolation=config["interpolation"],
         mean=list(config["mean"]),
         std=list(config["std"]),
     )
 
 
-def _of_torchvision(arch: str, name: str) -> Pretrained:
+def _from_torchvision(arch: str, name: str) -> Pretrained:
     entry: Any = get_model_weights(arch)[name]
     preset = entry.transforms()
-    half = [0.5] * 3  # torchvision's inceptions convert other statistics to these
+    half = [0.5] * 3  # torchvision's inceptions convert ImageNet's statistics to these
     preprocessing = Preprocessing(
         resize=preset.resize_size[0],
         crop=preset.crop_size[0],
@@ -116,7 +117,7 @@ def _of_torchvision(arch: str, name: str) -> Pretrained:
     return Pretrained(f"{entry.name} of {arch}", lambda: read().tensors, lambda: preprocessing)
 
 
-def _of_timm(arch: str, tag: str) -> Pretrained:
+def _from_timm(arch: str, tag: str) -> Pretrained:
     import timm
 
     name = timm_name(arch) if tag == "DEFAULT" else f"{timm_name(arch)}.{tag}"
@@ -127,14 +128,14 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
         note(f"fetching {address}, unless it is in the cache")
         try:
             return cast(Mapping[str, Tensor], timm.create_model(name, pretrained=True).state_dict())
-        except Exception as error:  # of the hub, of the network, of the file
+        except Exception as error:  # the Hub, the network and the file raise many types
             raise UserError(
                 f"--model.weights: '{address}' is not in the cache and cannot be fetched"
                 f" ({str(error).splitlines()[0]}); connect to the network, or fetch its file"
                 " elsewhere and name it in --model.weights"
             ) from error
 
-    preprocessing = _of_config(entry.to_dict())
+    preprocessing = _timm_preprocessing(entry.to_dict())
     return Pretrained(f"{entry.tag} of {arch}", weights, lambda: preprocessing)
 
 
@@ -150,12 +151,12 @@ def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) ->
 def load_weights(
     network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int
 ) -> list[str]:
-    """Copies weights into a network, whatever prefix names have; returns names of a new head.
+    """Copies weights into a network, without any prefix of their names; returns a new head's names.
 
-    A head for other classes starts from zero: random weights that the features do not correct would
-    stay in it (Kolesnikov et al., 2020, section 3.3, https://arxiv.org/abs/1912.11370).
+    A head for other classes starts from zero: fine-tuning would not remove all of the noise of
+    random weights (Kolesnikov et al., 2020, section 3.3, https://arxiv.org/abs/1912.11370).
     """
-    state = network.state_dict()  # with the versions of modules, which some classes ask for
+    state = network.state_dict()  # with the versions of modules, which some modules read
     weights = {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in weights.items()}
     weights = _without_prefix(weights, state)
     weights = {
@@ -195,7 +196,7 @@ def _without_prefix(
 ) -> dict[str, Tensor]:
     """Strips the prefix with which most names match, such as DataParallel's ``module.``.
 
-    Leaves out names without it: those of a loss, or of an average's counter, beside the network.
+    Names without it are left out: they are not the network's, but a loss's or a counter's.
     """
     matches: Counter[str] = Counter()
     for name in weights:
@@ -220,11 +221,11 @@ def adapt_channels(weight: Tensor, shape: torch.Size) -> Tensor:
     return weight.repeat(1, -(-shape[1] // 3), 1, 1)[:, : shape[1]] * (3 / shape[1])
 
 
-def follow_preprocessing(options: Namespace, preprocessing: Preprocessing) -> None:
-    """Sets the options of a data module that are None to the preprocessing of weights.
+def fill_in_preprocessing(options: Namespace, preprocessing: Preprocessing) -> None:
+    """Sets the options of a data module that are None to a preprocessing.
 
-    For another image size, ``resize`` keeps its ratio; for other channels, statistics do not
-    follow.
+    For another image size, ``resize`` keeps its ratio to it. For other channels or bits, mean and
+    std stay unset.
     """
     crop = preprocessing["crop"]
     image_size = options.get("image_size") or crop
@@ -243,8 +244,8 @@ def follow_preprocessing(options: Namespace, preprocessing: Preprocessing) -> No
             options[name] = value
 
 
-def follow_weights(config: Namespace, resumed: Sequence[Path]) -> None:
-    """Lets a data module prepare images as the weights or the resumed checkpoint require."""
+def fill_in_preprocessing_of_weights(config: Namespace, resumed: Sequence[Path]) -> None:
+    """Fills in a data module's preprocessing from the weights or the checkpoint to resume."""
     model = config.model.init_args
     if model.get("weights") is None:
         if model.get("freeze") and not resumed:
@@ -258,5 +259,5 @@ def follow_weights(config: Namespace, resumed: Sequence[Path]) -> None:
             weights = find_weights(model.arch, str(source))
             preprocessing = weights.preprocessing()
             if preprocessing is not None:
-                follow_preprocessing(config.data.get("init_args", {}), preprocessing)
+                fill_in_preprocessing(config.data.get("init_args", {}), preprocessing)
                 return

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from project.engine import UserError, note
-from project.model.optimizers import explained
+from project.model.optimizers import option_in_errors
 
 Interval = Literal["epoch", "step"]
 
@@ -51,7 +51,7 @@ class CosineWithWarmup(LRScheduler):
     def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
         """Stretches the schedule over the whole training; called before the first step.
 
-        A resumed run that is longer replaces the attributes that this sets, and no other.
+        If a run resumes with another length, what this sets replaces the saved values.
         """
         self.total_steps = total_steps
         self.warmup_steps = round(min(self.warmup_epochs * steps_per_epoch, total_steps // 2))
@@ -79,30 +79,29 @@ def build_schedule(
     ``--model.lr_scheduler_interval``, and ``set_length``. ``OneCycleLR`` gets the length of
     training unless it is given one.
     """
-    rates = [float(group["lr"]) for group in optimizer.param_groups]
-    with explained("--model.lr_scheduler"):
+    initial_rates = [float(group["lr"]) for group in optimizer.param_groups]
+    with option_in_errors("--model.lr_scheduler"):
         if _is_one_cycle_without_length(make):
             make = partial(cast(Any, make), total_steps=_length(trainer, interval or "epoch")[0])
         scheduler: Any = make(optimizer)
     interval = cast(Interval, interval or getattr(scheduler, "interval", "epoch"))
     if hasattr(scheduler, "set_length"):
-        before = dict(vars(scheduler))
+        before = dict(vars(scheduler))  # what set_length changes is not restored from a checkpoint
         scheduler.set_length(*_length(trainer, interval))
         scheduler.lengths = [
             name for name, value in vars(scheduler).items() if value is not before.get(name)
         ]
-    now = [float(group["lr"]) for group in optimizer.param_groups]
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
     keeps_proportions = all(
-        math.isclose(rate * rates[0], now[0] * own)
-        for rate, own in zip(now, rates, strict=True)
+        math.isclose(rate * initial_rates[0], rates[0] * initial)
+        for rate, initial in zip(rates, initial_rates, strict=True)
         if rate
     )
     if not keeps_proportions:
         raise UserError(
-            "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but"
-            " --model.layer_decay or the"
-            " optimizer gives them several; use one that scales the optimizer's own rates, as"
-            " CosineWithWarmup does"
+            "--model.lr_scheduler: this schedule gives all parameter groups the same learning rate,"
+            " but --model.layer_decay or the optimizer gives them several; use one that scales the"
+            " optimizer's rates, such as CosineWithWarmup"
         )
     config: LRSchedulerConfigType = {
         "scheduler": scheduler,
@@ -110,13 +109,13 @@ def build_schedule(
         "name": "learning_rate",
     }
     if isinstance(scheduler, ReduceLROnPlateau):
-        monitor = getattr(scheduler, "monitor", "val/loss")  # of Lightning's own subclass
+        monitor = getattr(scheduler, "monitor", "val/loss")  # Lightning's subclass has one
         config |= {"monitor": monitor, "frequency": _measured_every(monitor, trainer, interval)}
     return config
 
 
-def follow_length(config: Namespace, named_options: Collection[str]) -> None:
-    """Replaces the default schedule, which lasts as long as training, where that is unknown."""
+def replace_schedule_without_length(config: Namespace, named_options: Collection[str]) -> None:
+    """Replaces the default schedule by a constant one if the length of training is unknown."""
     trainer, model = config.trainer, config.model.init_args
     is_named = any(f"{name}.".startswith("model.lr_scheduler.") for name in named_options)
     needs_length = CosineWithWarmup.__name__ in str(model.get("lr_scheduler"))
@@ -125,13 +124,13 @@ def follow_length(config: Namespace, named_options: Collection[str]) -> None:
         constant = {"class_path": path, "init_args": {"factor": 1.0}}
         model.lr_scheduler = dict_to_namespace(constant)
         rank_zero_only(note)(
-            "the learning rate is constant, as no number of epochs or steps is given; with"
-            " --trainer.max_epochs, too, it falls by CosineWithWarmup"
+            "the learning rate is constant, as no number of epochs or steps is given; add"
+            " --trainer.max_epochs for CosineWithWarmup"
         )
 
 
 def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:
-    """Returns after how many epochs, or batches, a metric is measured."""
+    """Returns every how many epochs or batches a metric is measured, for Lightning's ``frequency``."""
     epochs, frequency = trainer.check_val_every_n_epoch, 1
     if monitor.startswith("val/"):
         trainer.fit_loop.setup_data()
@@ -148,9 +147,9 @@ def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:
         measured = not ours or (logged > 0 if interval == "epoch" else logged == 1)
     if not measured:
         raise UserError(
-            f"ReduceLROnPlateau watches {monitor}, which is not measured each time that it looks;"
-            " validate in each epoch"
-            " (--trainer.check_val_every_n_epoch 1), and leave out --model.lr_scheduler_interval"
+            f"ReduceLROnPlateau watches {monitor}, which is not measured at each of its steps;"
+            " validate in each epoch (--trainer.check_val_every_n_epoch 1), and leave out"
+            " --model.lr_scheduler_interval"
         )
     return frequency
 
@@ -161,15 +160,13 @@ def total_steps(trainer: Trainer) -> int:
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise UserError(  # Lightning counts as if all epochs accumulated like the first
             "GradientAccumulationScheduler changes how many steps an epoch has, which a schedule by"
-            " steps must know; add"
-            " --model.lr_scheduler_interval epoch"
+            " steps must know; add --model.lr_scheduler_interval epoch"
         )
     steps = trainer.estimated_stepping_batches
     if not math.isfinite(steps):
         raise UserError(
             "a schedule that lasts as long as training, or ProgressiveResizing, must know where"
-            " training ends; set"
-            " --trainer.max_epochs or --trainer.max_steps"
+            " training ends; set --trainer.max_epochs or --trainer.max_steps"
         )
     return int(steps)
 
@@ -179,19 +176,22 @@ def _length(trainer: Trainer, interval: Interval) -> tuple[int, float]:
     if interval == "epoch" and trainer.max_steps == -1 and (trainer.max_epochs or 0) > 0:
         return cast(int, trainer.max_epochs), 1
     trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
-    total, in_epoch = (
-        total_steps(trainer),
-        trainer.num_training_batches / trainer.accumulate_grad_batches,
-    )
-    in_epoch = math.ceil(in_epoch) if math.isfinite(in_epoch) else in_epoch
-    return (total, in_epoch) if interval == "step" else (math.ceil(total / in_epoch), 1)
+    total = total_steps(trainer)
+    steps_per_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches
+    if math.isfinite(steps_per_epoch):
+        steps_per_epoch = math.ceil(steps_per_epoch)
+    if interval == "step":
+        return total, steps_per_epoch
+    return math.ceil(total / steps_per_epoch), 1
 
 
 def _is_one_cycle_without_length(make: LRSchedulerCallable) -> bool:
-    made = make if isinstance(make, partial) else partial(make)
+    builder = make if isinstance(make, partial) else partial(make)
+    # the command line passes the class as an argument
     is_one_cycle = any(
-        isinstance(part, type) and issubclass(part, OneCycleLR) for part in (made.func, *made.args)
+        isinstance(part, type) and issubclass(part, OneCycleLR)
+        for part in (builder.func, *builder.args)
     )
     return is_one_cycle and not any(
-        made.keywords.get(name) for name in ("total_steps", "epochs", "steps_per_epoch")
+        builder.keywords.get(name) for name in ("total_steps", "epochs", "steps_per_epoch")
     )

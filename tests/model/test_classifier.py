@@ -22,9 +22,9 @@ from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
 from project.engine.training.non_finite import StopOnNonFinite
 from project.model import ImageClassifier
+from project.model.inference import ProbabilityNetwork, mean_logits
 from project.model.losses import CrossEntropy
 from project.model.normalize import resized
-from project.model.test_time import ProbabilityNetwork, mean_logits
 from tests.conftest import SLIM, TINY, cases, evaluate, fit
 
 SIDE = 16

@@ -1,4 +1,4 @@
-"""Exact inference with a trained model, optionally averaged over views of an image."""
+"""Inference: exact logits, test-time augmentation, and the network that is exported."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,37 +17,38 @@ from project.model.normalize import Normalization
 if TYPE_CHECKING:
     from project.model.classifier import ImageClassifier
 
-_HALF = (torch.float16, torch.bfloat16)
+_HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 Views = Literal["flip", "flip_and_shift"]
-"""Each image and its mirror image; and both moved by one pixel up and left, and down and right."""
+"""An image and its mirror image; and also both shifted by a pixel up and left, down and right."""
 
 
 def exact_logits(model: "ImageClassifier", images: Tensor) -> Tensor:
     """Classifies in float32 or float64, so that no result depends on the rest of a batch.
 
-    In bfloat16 near ties are many, and fall either way; ``model.exact_evaluation`` says where that
-    may be. Half-precision weights, those of ``bf16-true``, are converted, as they are where a
-    checkpoint is opened. A single image is computed as two: a CPU multiplies a vector by other
-    instructions than a matrix, which rounds differently.
+    In bfloat16, near ties are frequent and their order arbitrary; ``model.exact_evaluation`` says
+    whether that is accepted. Half-precision weights, those of ``bf16-true``, are converted, as when
+    a checkpoint is loaded. A single image is computed as two, as a CPU rounds products with a
+    vector and with a matrix differently.
     """
     exact: bool | None = model.exact_evaluation
-    if exact is None:  # a GPU computes in float32 several times as long, and validates often
+    if exact is None:  # float32 takes a GPU several times as long
         exact = not model.is_fitting or images.device.type != "cuda"
     if not exact:
         return cast(Tensor, model(images)).float()
     classify: Callable[[Tensor], Tensor] = model
-    if next(model.network.parameters()).dtype in _HALF:
+    if next(model.network.parameters()).dtype in _HALF_PRECISION:
         weights = {
             name: value.float()
             for name, value in model.state_dict().items()
             if value.is_floating_point()
         }
         classify = partial(functional_call, model, weights)
-    alone = len(images) == 1
+    count = len(images)
+    if count == 1:
+        images = torch.cat([images, images])
     with torch.autocast(model.device.type, enabled=False), _without_tf32():
-        logits = classify(torch.cat([images, images]) if alone else images)
-    return logits[:1] if alone else logits
+        return classify(images)[:count]
 
 
 @contextmanager
@@ -69,31 +70,31 @@ def evaluation_logits(model: "ImageClassifier", images: Tensor) -> Tensor:
 def mean_logits(
     classify: Callable[[Tensor], Tensor], images: Tensor, views: Views | None
 ) -> Tensor:
-    """Returns the mean logits over several views of each image, if there are any.
+    """Returns logits, averaged over several views of each image unless ``views`` is None.
 
-    With ``flip_and_shift``, images that are not moved have half of the weight, and mirrored edges
-    pad the others, as in Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
+    With ``flip_and_shift``, the unshifted views have half of the weight, and reflection pads the
+    shifted ones, as in Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
     """
     if views is None:
         return classify(images)
 
-    def with_mirror_image(view: Tensor) -> Tensor:
+    def flip_averaged(view: Tensor) -> Tensor:
         return (classify(view) + classify(view.flip(3))) / 2
 
-    logits = with_mirror_image(images)
+    logits = flip_averaged(images)
     if views == "flip":
         return logits
-    if views != "flip_and_shift":  # as a checkpoint may say
+    if views != "flip_and_shift":  # a checkpoint may hold anything
         wanted = "flip or flip_and_shift"
         raise UserError(f"--model.test_time_augmentation must be {wanted}, got {views}")
     wide = torch.cat([images[..., 1:2], images, images[..., -2:-1]], dim=3)
     padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
-    moved = [with_mirror_image(part) for part in (padded[:, :, :-2, :-2], padded[:, :, 2:, 2:])]
-    return (logits + (moved[0] + moved[1]) / 2) / 2
+    shifted = (flip_averaged(padded[:, :, :-2, :-2]) + flip_averaged(padded[:, :, 2:, 2:])) / 2
+    return (logits + shifted) / 2
 
 
 class ProbabilityNetwork(nn.Module):
-    """A copy for export, from pixels to probabilities, in float32 on the CPU."""
+    """A copy of a model for export: from pixels to probabilities, in float32 on the CPU."""
 
     def __init__(self, model: "ImageClassifier") -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class ProbabilityNetwork(nn.Module):
             deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
         )
         for module in filter(is_parametrized, [*self.network.modules()]):  # such as LoRA's
-            _merge(module)
+            _merge_parametrizations(module)
         self._probabilities = model.probabilities
         self._views = model.test_time_augmentation
         statistics = Normalization(model.preprocessing)
@@ -120,7 +121,7 @@ class ProbabilityNetwork(nn.Module):
         return logits
 
 
-def _merge(module: Any) -> None:
+def _merge_parametrizations(module: Any) -> None:
     """Replaces a parametrization by its weights, without changing the shared class."""
     weights = {name: nn.Parameter(getattr(module, name)) for name in module.parametrizations}
     module.__class__ = type_before_parametrizations(module)
