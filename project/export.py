@@ -38,7 +38,7 @@ def parser() -> CommandParser:
 def main(options: Namespace) -> None:
     """Exports the checkpoint, and prints the file's input and output, or how to load the folder."""
     # here, so that --help need not import torch
-    from project.analysis.card import model_card
+    from project.analysis.page import model_card
     from project.engine import export_model
     from project.model import ImageClassifier
     from project.model.inference import ProbabilityNetwork

@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 from project import export
-from project.analysis.card import model_card
+from project.analysis.page import model_card
 from project.analysis.tables import class_rates
 from project.engine import Preprocessing
 from project.engine.commands.hub import newest_metrics, timm_preprocessing

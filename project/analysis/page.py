@@ -1,4 +1,4 @@
-"""One HTML page about a run, with every image inside it."""
+"""Pages from templates: a run's HTML report and the model card of an exported folder."""
 
 import base64
 import io
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor, stack, tensor
@@ -30,16 +30,12 @@ _THUMBNAIL = 160  # pixels
 
 def render(run: Path, about: Mapping[str, object], metrics: Metrics, images: dict[str, Any]) -> str:
     """Renders the page; ``images`` are sections, or ``missing``: why there are none."""
-    loader = PackageLoader(__package__, "templates")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     config = run / "config.yaml"
     curves = read_curves(run)
     names = metrics["class_names"]
     confusion = tensor(metrics["test"]["confusion_matrix"])
     per_class = images.get("per_class") or class_rates(metrics["test"])
-    return environment.get_template("report.html").render(
+    return _template("report.html").render(
         run=run.name,
         about=about,
         metrics=metrics,
@@ -71,6 +67,42 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
         "mistakes": _describe_images(model, test, wrong),
         "grad_cam": cams,
     }
+
+
+def model_card(
+    model: ImageClassifier, about: Mapping[str, object], split: str, metrics: Metrics
+) -> str:
+    """Writes a model card in Markdown: use, metrics by class, data, and fields to fill in.
+
+    Args:
+        model: The model.
+        about: The checkpoint's facts about itself.
+        split: The split that was measured; empty if none was.
+        metrics: The metrics of that split.
+    """
+    names = [" ".join(name.split()).replace("|", "\\|") for name in model.class_names]
+    per_class = class_rates(metrics) if metrics else [{}]
+    return _template("model_card.md").render(
+        model=model,
+        about=about,
+        images=about.get("images") or {},
+        versions=about.get("versions") or {},
+        split=split,
+        metrics=metrics,
+        added=added_metrics({split: metrics}),
+        rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
+        classes=list(zip(names, per_class, strict=False)),
+    )
+
+
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader(__package__, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    return environment.get_template(name)
 
 
 def _describe_images(

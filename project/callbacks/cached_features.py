@@ -31,7 +31,7 @@ class CachedFeatures(Callback):
                 "CachedFeatures needs one of our data modules and one device;"
                 " add --trainer.devices 1"
             )
-        if random := data.augmentation():
+        if random := data.random_changes():
             raise UserError(
                 "CachedFeatures: each image must be the same in every epoch, but"
                 f" {', '.join(random)} would change it; switch it off, as by"

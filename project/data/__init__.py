@@ -1,4 +1,4 @@
-"""Images and their labels. Nothing in here knows the model."""
+"""Data modules: images, labels, splits and augmentation. Nothing here imports the model."""
 
 from project.data.augmentation import AugmentedDataModule
 from project.data.cifar10 import CIFAR10DataModule

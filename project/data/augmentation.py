@@ -1,7 +1,7 @@
 """Augmentation of whole batches on the device, of any channels and bits.
 
-Random numbers are a hash of (seed, epoch, index, purpose). Each kind has a purpose of its own, so
-that kinds are independent; for one that you add, take any number from 1000.
+Random numbers are a hash of (seed, epoch, index, purpose). Each transform has its own purpose, so
+that transforms are independent; for one that you add, take any number from 1000.
 """
 
 from typing import Any, Literal
@@ -17,60 +17,59 @@ _SHIFT = 2
 _CUTOUT = 3
 
 Flip = bool | Literal["alternating"]
-"""Rules by which training images are mirrored."""
+"""Whether training images are mirrored at random, or in every second epoch."""
 
 
 def flip(images: Tensor, mirrored: Tensor) -> Tensor:
-    """Mirrors images left to right where a mask, (N,), says so."""
-    if images.device.type == "cpu":  # elsewhere each image would be a command of its own
-        parts = zip(torch.split(images, 1), mirrored.tolist(), strict=True)
-        return torch.cat([image.flip(-1) if turn else image for image, turn in parts])
+    """Mirrors the images of a mask, bool (N,), left to right."""
+    if images.device.type == "cpu":  # on a GPU, each image would be a kernel launch
+        pairs = zip(torch.split(images, 1), mirrored.tolist(), strict=True)
+        return torch.cat([image.flip(-1) if mirror else image for image, mirror in pairs])
     return torch.where(mirrored[:, None, None, None], images.flip(-1), images)
 
 
-def shift(images: Tensor, where: Tensor, padding: int) -> Tensor:
-    """Moves each image by ``where``, (N, 2) in [0, 1), and mirrors its edge into the gap.
+def shift(images: Tensor, numbers: Tensor, padding: int) -> Tensor:
+    """Shifts images by up to ``padding`` pixels, which equals reflection padding and random crop.
 
-    That is padding and random crop in one; the largest offset is ``padding`` pixels.
+    ``numbers``, (N, 2) uniform in [0, 1), are the vertical and horizontal shift of each image.
     """
     count, channels, height, width = images.shape
-    offsets = (where * (2 * padding + 1)).long() - padding
-    rows = _mirrored(torch.arange(height, device=images.device) + offsets[:, :1], height)
-    columns = _mirrored(torch.arange(width, device=images.device) + offsets[:, 1:], width)
+    offsets = (numbers * (2 * padding + 1)).long() - padding
+    rows = _reflect(torch.arange(height, device=images.device) + offsets[:, :1], height)
+    columns = _reflect(torch.arange(width, device=images.device) + offsets[:, 1:], width)
     samples = torch.arange(count, device=images.device)[:, None, None, None]
     planes = torch.arange(channels, device=images.device)[:, None, None]
     return images[samples, planes, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def _mirrored(positions: Tensor, length: int) -> Tensor:
-    inside = positions.abs()
-    return (length - 1) - ((length - 1) - inside).abs()
+def _reflect(positions: Tensor, length: int) -> Tensor:
+    return (length - 1) - ((length - 1) - positions.abs()).abs()
 
 
-def cutout(images: Tensor, where: Tensor, side: int, fill: Tensor) -> Tensor:
+def cutout(images: Tensor, centre: Tensor, size: int, fill: Tensor) -> Tensor:
     """Covers a square of each image (DeVries and Taylor, 2017, https://arxiv.org/abs/1708.04552).
 
-    Its centre is ``where``, (N, 2) in [0, 1), from top and left; a part may fall outside the image.
+    ``centre``, (N, 2) in [0, 1), is measured from the top left; a part may lie outside the image.
     """
     height, width = images.shape[-2:]
-    rows = _covered(where[:, :1], height, side)[:, None, :, None]
-    columns = _covered(where[:, 1:], width, side)[:, None, None, :]
+    rows = _covered(centre[:, :1], height, size)[:, None, :, None]
+    columns = _covered(centre[:, 1:], width, size)[:, None, None, :]
     return torch.where(rows & columns, fill[:, None, None], images)
 
 
-def _covered(centre: Tensor, length: int, side: int) -> Tensor:
-    """Returns a mask, (N, length), of ``side`` pixels around ``centre``, (N, 1) in [0, 1)."""
+def _covered(centre: Tensor, length: int, size: int) -> Tensor:
+    """Returns a mask, (N, length), of ``size`` pixels around ``centre``, (N, 1) in [0, 1)."""
     pixels = torch.arange(length, device=centre.device)
-    start = (centre * length).long() - side // 2
-    return (pixels >= start) & (pixels < start + side)
+    start = (centre * length).long() - size // 2
+    return (pixels >= start) & (pixels < start + size)
 
 
 class AugmentedDataModule(ImageDataModule):
-    """Images with three splits; a subclass has ``class_names``, ``preprocessing`` and ``load``.
+    """Base of all data modules; a subclass defines ``class_names``, ``preprocessing`` and ``load``.
 
     Args:
-        flip: Mirrors half of the training images left to right; ``alternating``, each in every
-            second epoch.
+        flip: Mirrors half of the training images left to right; ``alternating`` mirrors each in
+            every second epoch.
         crop_padding: Advanced: The most pixels that a training image is shifted by; its mirrored
             edge fills the gap.
         cutout: Covers a square of that width in each training image; 0 covers nothing.
@@ -88,7 +87,7 @@ class AugmentedDataModule(ImageDataModule):
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
-        """Shifts, flips and cuts out, in a training batch of that epoch."""
+        """Shifts, flips and cuts out images of a training batch, by the epoch's random numbers."""
         images = batch.images
         size = min(images.shape[-2:])  # transforms may have changed it
         if self.crop_padding >= size:
@@ -96,26 +95,34 @@ class AugmentedDataModule(ImageDataModule):
                 f"--data.crop_padding must be below {size}, the image size, got {self.crop_padding}"
             )
         if self.crop_padding:
-            where = uniform(self.seed, epoch, batch.indices, _SHIFT, 2)
-            images = shift(images, where, self.crop_padding)
+            numbers = uniform(self.seed, epoch, batch.indices, _SHIFT, 2)
+            images = shift(images, numbers, self.crop_padding)
         if self.flip == "alternating":  # section 3.6 of https://arxiv.org/abs/2404.00498
             mirrored = uniform(self.seed, 0, batch.indices, _FLIP)[:, 0] < 0.5
             images = flip(images, mirrored if epoch % 2 == 0 else ~mirrored)
         elif self.flip:
             images = flip(images, uniform(self.seed, epoch, batch.indices, _FLIP)[:, 0] < 0.5)
         if self.cutout:
-            where = uniform(self.seed, epoch, batch.indices, _CUTOUT, 2)
-            images = cutout(images, where, self.cutout, self.mean_colour(images))
+            centre = uniform(self.seed, epoch, batch.indices, _CUTOUT, 2)
+            images = cutout(images, centre, self.cutout, self.mean_colour(images))
         return batch._replace(images=images)
 
-    def augmentation(self) -> list[str]:
-        """Names the options, and the hooks of a subclass, that change images at random."""
-        names = ["crop_scale", "train_transforms", "flip", "crop_padding", "cutout"]
-        options = [name for name in [*names, "batch_transforms"] if getattr(self, name, None)]
-        hooks = [
-            name
-            for name in ("augment", "transform_batch", "on_after_batch_transfer")
-            if getattr(type(self), name) is not getattr(AugmentedDataModule, name)
+    def random_changes(self) -> list[str]:
+        """Names the options, and the overridden hooks, that change training images at random."""
+        options = [
+            "crop_scale",
+            "train_transforms",
+            "flip",
+            "crop_padding",
+            "cutout",
+            "batch_transforms",
         ]
-        hooks = [f"{type(self).__name__}.{name}" for name in hooks]
-        return [*(f"--data.{name}" for name in options), *hooks]
+        hooks = ["augment", "transform_batch", "on_after_batch_transfer"]
+        return [
+            *(f"--data.{name}" for name in options if getattr(self, name, None)),
+            *(
+                f"{type(self).__name__}.{name}"
+                for name in hooks
+                if getattr(type(self), name) is not getattr(AugmentedDataModule, name)
+            ),
+        ]

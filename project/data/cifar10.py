@@ -20,7 +20,7 @@ class CIFAR10DataModule(AugmentedDataModule):
             makes a step of several.
         crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills
             the gap.
-        val_fraction: The share of each class of the 50,000 that becomes validation data.
+        val_fraction: The share of each class's training images that becomes the validation set.
         kwargs: See ``AugmentedDataModule``.
     """
 
@@ -51,26 +51,26 @@ class CIFAR10DataModule(AugmentedDataModule):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The images as they are, normalised by the training images' statistics by default."""
+        """Images keep their size, and are normalised by the training set's statistics by default."""
         mean = self.mean or [0.4914, 0.4822, 0.4465]
         std = self.std or [0.2470, 0.2435, 0.2616]
         return {"resize": 32, "crop": 32, "mean": mean, "std": std}
 
     def prepare_data(self) -> None:
-        """Downloads the images if they are not there, once a machine."""
+        """Downloads the images if they are missing, once on each machine."""
         self.fetch_archive(CIFAR10.url, CIFAR10.tgz_md5, self.images_root)
 
     def load(self) -> dict[str, ArrayDataset]:
-        """Reads all images; a stratified part of the training images becomes validation's."""
+        """Reads all images, and cuts a stratified validation set from the training images."""
         training, test = self._read("train"), self._read("test")
         split = self.stratified_split(training.labels.tolist(), {"val": self.val_fraction})
-        parts = {
+        datasets = {
             name: ArrayDataset(
                 training.images[positions], training.labels[positions], f"CIFAR-10 {name}"
             )
             for name, positions in split.items()
         }
-        return {**parts, "test": test}
+        return {**datasets, "test": test}
 
     def _read(self, name: str) -> ArrayDataset:
         data = CIFAR10(str(self.root), train=name == "train")

@@ -1,4 +1,4 @@
-"""Image files that a table names, with a label and, if there is one, a split for each."""
+"""Image files listed in a table, with a label and perhaps a split for each."""
 
 from pathlib import Path
 from typing import Any
@@ -8,13 +8,13 @@ from project.engine import ImageFilesDataModule
 
 
 class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
-    """Image files that a table names: CSV, TSV, JSON lines or Parquet.
+    """Image files listed in a table: CSV, TSV, JSON lines or Parquet.
 
-    Columns of usual names need no option. The images of a table have their splits from a column,
-    from tables of their own (``val.csv`` beside ``train.csv``), or from their folders.
+    Columns with usual names are found without an option. Splits come from a column, from separate
+    tables (``val.csv`` beside ``train.csv``), or from the images' folders.
 
     Args:
-        file: The table; of tables for each split, that of ``train``.
+        file: The table; if each split has one, that of ``train``.
         root: The folder that paths in the table are relative to, by default its own; absolute paths
             are taken as they are, and ids are looked up among the names of the images in it.
         path_column: The column of the image files or ids.
@@ -46,7 +46,7 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
 
     @property
     def source(self) -> Path:
-        """The table itself."""
+        """The table, from which the classes and splits are read."""
         return self.file
 
     @property

@@ -10,10 +10,10 @@ MD5 = "6f87fb78e9cc9ab41eff2015b380011d"
 
 
 class FlowersDataModule(FolderDataModule):
-    """flower_photos, downloaded (218 MiB) if it is not there; each class is split about 80/10/10.
+    """flower_photos, downloaded (218 MiB) if it is missing; each class is split about 80/10/10.
 
     Args:
-        root: The folder that ``flower_photos`` is in, or will be.
+        root: The folder that contains ``flower_photos``, or will.
         kwargs: See ``FolderDataModule``.
     """
 

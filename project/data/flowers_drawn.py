@@ -20,9 +20,9 @@ from project.data.augmentation import AugmentedDataModule
 from project.engine import ArrayDataset, Preprocessing, uniform
 
 Numbers = Callable[..., list[Tensor]]
-"""Draws numbers for a purpose, uniform in each of some ranges."""
+"""Draws numbers for a purpose, uniform in each of several ranges."""
 
-PAINTS = [  # a petal's colours at its base and its tip
+PETAL_COLOURS = [  # a petal's colours at its base and its tip
     "dfe3bd fffdf8",
     "f9dbe0 ee86b0",
     "e268ad b81c72",
@@ -34,10 +34,15 @@ PAINTS = [  # a petal's colours at its base and its tip
 ]
 GREENS = "2f5a2c 4d7a35 6f9a45 3c6b4c 88a75a"
 SKIES = "1f4a35 35663a 6c9a50 a9c983 8cbfd0 cfe3d6 ecd3a4 5a5685 c39fc0 243a52 e8b8a8"
-# The petals of a layer; the length of a second layer's behind the gaps, where 0.1 hides it; half of
-# a petal's width; how much wider its tip is than its base; its bluntness, where 1 is pointed like a
-# lens and 2 an ellipse; the radius of the dome in the middle, and of a mark around it; the colours
-# of both.
+# For each species:
+#   petals in a layer,
+#   length of the petals of a second layer behind the gaps (0.1 hides it),
+#   half of a petal's width,
+#   taper: how much wider a petal is at its tip than at its base,
+#   bluntness of a petal (1 is pointed like a lens, 2 is an ellipse),
+#   radius of the dome in the middle,
+#   radius of the mark around it,
+#   colours of dome and mark.
 SPECIES = {
     "anemone": (6, 0.95, 0.36, 0.25, 2.2, 0.22, 0.42, "201c2b f6f1ea"),
     "buttercup": (5, 0.1, 0.52, 0.38, 2.4, 0.2, 0.35, "8fae3a d9c33a"),
@@ -90,7 +95,7 @@ def _paint_garden(x: Tensor, y: Tensor, numbers: Numbers) -> Tensor:
     image = _blend(_pick(first, SKIES), _pick(second, SKIES), ramp)
     part = (-1.1, 1.1), (-1.1, 1.1), (0.08, 0.4), (0, 1)
     discs = numbers(_DISCS, *(8 * part))
-    tones = " ".join([*PAINTS, GREENS, GREENS, GREENS])
+    tones = " ".join([*PETAL_COLOURS, GREENS, GREENS, GREENS])
     for at in range(0, len(discs), len(part)):
         right, up, radius, tone = discs[at : at + len(part)]
         inside = radius - ((x - right).square() + (y - up).square()).sqrt()
@@ -115,8 +120,8 @@ def _paint_flower(
     table = torch.tensor([species[:7] for species in SPECIES.values()])[labels]
     petals, back, *shape, centre, reach = table[..., None, None].unbind(1)
     dome, mark = _pairs([species[7] for species in SPECIES.values()], labels)
-    (choice,) = numbers(_PAINT, (0, len(PAINTS)))
-    base, tip = _pairs(PAINTS, choice.flatten().long())
+    (choice,) = numbers(_PAINT, (0, len(PETAL_COLOURS)))
+    base, tip = _pairs(PETAL_COLOURS, choice.flatten().long())
     kind = petals, *shape
     behind = along / back, across / back, spin + pi / petals
     image = _paint_petals(image, *behind, kind, (0.8 * base, 0.8 * tip))
@@ -162,18 +167,18 @@ def _blend(image: Tensor, colour: Tensor, level: Tensor) -> Tensor:
 
 
 def _pick(number: Tensor, colours: str) -> Tensor:
-    """Picks one of some colours "rrggbb rrggbb" by numbers in [0, 1)."""
+    """Picks a colour from a list such as "2f5a2c 4d7a35" for each number in [0, 1)."""
     table = _rgb(colours)
     return table[(number.flatten() * len(table)).long()]
 
 
-def _pairs(pairs: list[str], places: Tensor) -> tuple[Tensor, ...]:
-    """Returns the two colours of each place in a list of pairs."""
-    return _rgb(" ".join(pairs)).view(-1, 2, 3, 1, 1)[places].unbind(1)
+def _pairs(pairs: list[str], indices: Tensor) -> tuple[Tensor, ...]:
+    """Returns the two colours of the pair at each index."""
+    return _rgb(" ".join(pairs)).view(-1, 2, 3, 1, 1)[indices].unbind(1)
 
 
 def _rgb(colours: str) -> Tensor:
-    """Turns colours into float32 (K, 3, 1, 1)."""
+    """Parses hexadecimal colours, float32 (K, 3, 1, 1)."""
     numbers = torch.tensor([[*bytes.fromhex(colour)] for colour in colours.split()])
     return numbers[..., None, None] / 255
 
@@ -185,8 +190,7 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
         train_size: The number of images to train on.
         val_size: The number to validate on.
         test_size: The number to test on.
-        image_size: The size of an image in pixels, by default 32, or what pretrained weights ask
-            for.
+        image_size: The size of an image in pixels, by default 32, or that of pretrained weights.
         batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches``
             makes a step of several.
         crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills
@@ -212,13 +216,13 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The images as they are, centred roughly unless other statistics are given."""
+        """Images keep their size, and are normalised by 0.5 and 0.25 by default."""
         mean = self.mean or [0.5] * 3
         std = self.std or [0.25] * 3
         return {"resize": self.image_size, "crop": self.image_size, "mean": mean, "std": std}
 
     def split_sizes(self) -> dict[str, int]:
-        """The sizes that were asked for."""
+        """The sizes before the images are drawn."""
         return super().split_sizes() or self.sizes
 
     def load(self) -> dict[str, ArrayDataset]:
@@ -229,7 +233,7 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
             indices = torch.arange(first, first + size)
             labels = indices % len(SPECIES)
             images = draw_flowers(labels, indices, seed=self.split_seed, size=self.image_size)
-            # other images have other names
+            # a name identifies the image, whatever the sizes
             name = f"drawing for {split} (seed {self.split_seed}, after {first}), number"
             datasets[split] = ArrayDataset(images, labels, name)
             first += size

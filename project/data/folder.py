@@ -1,4 +1,4 @@
-"""Image files in a folder for each class, split by us or in folders of splits."""
+"""Image files in a folder for each class, with folders for the splits or split at random."""
 
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,9 @@ class FolderDataModule(AugmentedDataModule, ImageFilesDataModule):
     """Image files in a folder for each class.
 
     Args:
-        root: Holds a folder for each class; or ``train`` and, if there are such, ``val`` and
-            ``test``, with a folder for each class in each. Other usual names of splits are known,
-            too. A split that is not there is cut from the training images. Folders within a class's
-            folder belong to that class.
+        root: Holds a folder for each class; or ``train`` and perhaps ``val`` and ``test``, or other
+            usual names of splits, with a folder for each class in each. A missing split is cut from
+            the training images. Folders within a class's folder belong to that class.
         kwargs: See ``ImageFilesDataModule``.
     """
 

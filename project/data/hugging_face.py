@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: of the Hub, or in a folder."""
+"""Hugging Face datasets, from the Hub or a folder."""
 
 from functools import partial
 from pathlib import Path
@@ -8,12 +8,12 @@ from project.data.torch_dataset import TorchDatasetModule
 
 
 class HuggingFaceDataModule(TorchDatasetModule):
-    """A data set of Hugging Face, with its own classes and splits; others are cut by us.
+    """A Hugging Face dataset with its classes and splits; missing splits are cut from ``train``.
 
     Args:
-        root: Its name on the Hub, or a folder: one that ``save_to_disk`` wrote, of Parquet files,
+        root: The dataset's name on the Hub, or a folder that ``save_to_disk`` wrote, of Parquet files,
             or of images with ``metadata.jsonl``.
-        subset: Which of several data sets of that name.
+        subset: Its configuration, if it has several.
         image_column: The column of images; by default the only one.
         label_column: The column of classes; by default the only ``ClassLabel``.
         kwargs: See ``TorchDatasetModule``.

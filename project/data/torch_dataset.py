@@ -5,7 +5,7 @@ from project.engine import MapDatasetModule
 
 
 class TorchDatasetModule(MapDatasetModule, AugmentedDataModule):
-    """Any map-style dataset of (image, label), in splits as it has them or cut by us.
+    """Any map-style dataset of (image, label), one for each split, or one to be split.
 
-    An image is one of PIL, a uint8 tensor or the bytes of a file, and a label an integer.
+    An image is a PIL image, a uint8 tensor or the bytes of a file; a label is an integer.
     """

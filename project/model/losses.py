@@ -64,9 +64,8 @@ class CrossEntropy(nn.Module):
                 )
             self._weights = torch.tensor([sum(counts) / (classes * count) for count in counts])
         elif self.class_weights is not None:
-            usable = len(self.class_weights) == classes and any(self.class_weights)
-            usable = usable and all(0 <= weight < math.inf for weight in self.class_weights)
-            if not usable:
+            are_valid = all(0 <= weight < math.inf for weight in self.class_weights)
+            if not (are_valid and any(self.class_weights) and len(self.class_weights) == classes):
                 wanted = f"'balanced' or {classes} numbers from 0 that are not all 0"
                 raise UserError(f"{_WEIGHTS} must be {wanted}, got {self.class_weights}")
 
