@@ -28,8 +28,8 @@ def parser() -> CommandParser:
     parser = CommandParser(
         prog="python -m project.check_data",
         description="Reads every image of a folder, or of a CSV, once and says what is there:"
-        " classes, unreadable files, duplicates, sizes. Ends with code 0 where project.fit can train"
-        " on it, with code 1 where it would refuse it.",
+        " classes, unreadable files, duplicates, sizes. Ends with code 0 if project.fit can train"
+        " on it, with code 1 if it would refuse it.",
         epilog="example: python -m project.check_data path/to/folder --output report.json",
     )
     parser.add_argument("data", type=str, help="A folder or a CSV, as --data of fit takes it.")
@@ -41,7 +41,7 @@ def parser() -> CommandParser:
 
 
 def main(options: Namespace) -> int:
-    """Prints the survey and the commands that train on the data; returns 1 if ``fit`` would fail."""
+    """Prints the survey and the commands for training; returns 1 if ``fit`` would refuse."""
     facts = check_images(options, FolderDataModule, CSVDataModule)
     if "classes" in facts:
         print(f"  {facts['layout']}\n\n{survey_table(facts)}")

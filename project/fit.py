@@ -38,7 +38,7 @@ BUILT_IN = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
 
 
 class FitCLI(ProjectCLI, FitCommand):
-    """Trains, then tests; defines the defaults, the help, the callbacks and the table at the end."""
+    """Trains, then tests; defines defaults, help, callbacks and the table at the end."""
 
     module = "project.fit"
     description = (

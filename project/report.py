@@ -11,9 +11,9 @@ def parser() -> CommandParser:
     """Returns the parser of the options."""
     parser = CommandParser(
         prog="python -m project.report",
-        description="Writes one HTML page about a finished run: metrics, curves, confusion matrix, classes,"
-        " calibration, mistakes, Grad-CAM and configuration. It needs no network, so it can be sent"
-        " as it is.",
+        description="Writes one HTML page about a finished run: metrics, curves, confusion matrix,"
+        " classes, calibration, mistakes, Grad-CAM and configuration. It needs no network, so it can"
+        " be sent as it is.",
         epilog="example: python -m project.report runs/NAME --output page.html",
     )
     parser.add_argument("run", type=str, help="The run's folder, as in runs/NAME.")

@@ -50,7 +50,7 @@ class Evaluation(Predictions):
         return logits[known], probabilities[known], self.labels[known]
 
     def suspects(self, count: int) -> list[int]:
-        """Returns the misclassified images whose labels are the least probable: likely label errors."""
+        """Finds the misclassified images with the least probable labels: likely label errors."""
         wrong = (self.known & ~self.correct).nonzero().flatten()
         order = self.label_probability[wrong].argsort(stable=True)
         return wrong[order][:count].tolist()

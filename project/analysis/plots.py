@@ -40,8 +40,8 @@ def _font_characters() -> set[int]:
 @cache
 def _note_missing_font() -> None:
     note(
-        "plots show boxes in place of some characters, which the font lacks; install a font that has"
-        " them, such as Noto Sans CJK, and add it to font.family in a file matplotlibrc"
+        "plots show boxes in place of some names: the font lacks their characters; install one that"
+        " has them, such as Noto Sans CJK, and add it to font.family in a file matplotlibrc"
     )
 
 

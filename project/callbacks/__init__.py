@@ -1,4 +1,4 @@
-"""Callbacks: what happens during a run beside training."""
+"""Callbacks: curves, plots, progress and ways of training."""
 
 from project.callbacks.cached_features import CachedFeatures
 from project.callbacks.curves import ImagesPerSecond, LearningRate

@@ -17,7 +17,7 @@ from project.model.networks import head
 class CachedFeatures(Callback):
     """Computes each training and validation image's features once: an epoch then takes a second.
 
-    The data module serves them in place of images, from memory, 4 bytes a number. Needs
+    The data module serves features in place of images, float32 in memory. Needs
     ``--model.freeze backbone`` and images that no augmentation changes.
     """
 
@@ -34,7 +34,7 @@ class CachedFeatures(Callback):
         if random := data.random_changes():
             raise UserError(
                 "CachedFeatures: each image must be the same in every epoch, but"
-                f" {', '.join(random)} would change it; switch it off, as by"
+                f" {', '.join(random)} would change it; switch it off, for example by"
                 " --data.crop_scale null --data.flip false"
             )
         (layer, *others) = head(pl_module.network, len(pl_module.class_names)).values()
@@ -46,10 +46,9 @@ class CachedFeatures(Callback):
                 "CachedFeatures needs --model.freeze backbone: else features change in training"
             )
         self._images = data.splits
-        # loaders may be built before the features are known; test is measured once, as it is
-        nothing = torch.empty(0)
+        # empty, as loaders may be built before the features are known; the test set stays images
         features = {
-            split: ArrayDataset(nothing, data.splits[split].labels, split)
+            split: ArrayDataset(torch.empty(0), data.splits[split].labels, split)
             for split in ("train", "val")
         }
         data.splits = {**data.splits, **features}
@@ -59,12 +58,12 @@ class CachedFeatures(Callback):
         """Computes the features, with a checkpoint's weights if a run is resumed."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         pl_module.eval()
-        served = data.splits
+        features = data.splits
         data.splits = self._images
         for split in ("train", "val"):
             note(f"computing the features of {len(data.splits[split]):,} {split} images, once")
-            served[split].images = _compute(pl_module, data.whole_split(split)).cpu()
-        data.splits = served
+            features[split].images = _compute_features(pl_module, data.whole_split(split)).cpu()
+        data.splits = features
         pl_module.train()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -73,7 +72,7 @@ class CachedFeatures(Callback):
         data.splits = self._images
 
 
-def _compute(model: ImageClassifier, batches: Iterable[ImageBatch]) -> Tensor:
+def _compute_features(model: ImageClassifier, batches: Iterable[ImageBatch]) -> Tensor:
     features: list[Tensor] = []
     with model.network_head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0])):
         for batch in batches:
@@ -87,16 +86,17 @@ def _compute(model: ImageClassifier, batches: Iterable[ImageBatch]) -> Tensor:
 
 
 def _require_head_last(model: ImageClassifier, images: Tensor) -> None:
-    """Checks that logits are those of the head, with random weights: a new head's are all zero."""
+    """Checks that the head's output is the logits, with random weights as a new head's are 0."""
     generator = torch.Generator().manual_seed(0)
     weights = {value: value.clone() for value in model.network_head.parameters()}
     for value in weights:
         value.copy_(torch.randn(value.shape, generator=generator))
     logits, features = model.logits_and_features(images)
-    again = model(features)
+    head_logits = model(features)
     for value, before in weights.items():
         value.copy_(before)
-    if not torch.allclose(again, logits.float(), rtol=1e-3, atol=1e-3 * float(again.abs().max())):
+    tolerance = 1e-3 * float(head_logits.abs().max())
+    if not torch.allclose(head_logits, logits.float(), rtol=1e-3, atol=tolerance):
         raise UserError(
             f"CachedFeatures: in {model.arch}, more than the head comes after the features;"
             " leave the callback out"

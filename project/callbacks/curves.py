@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from project.engine import ImageDataModule, note
 from project.model.optimizers import LR_SCALE
 
-_STEPS = 10
-"""The steps, after the first, by which the length of training is estimated."""
+_ESTIMATE_STEPS = 10
+"""Steps after the first that are timed to estimate the length of training."""
 
 
 class ImagesPerSecond(Callback):
@@ -40,18 +40,18 @@ class ImagesPerSecond(Callback):
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock, also where a run resumes within an epoch."""
+        """Starts the clocks; no epoch starts if a run resumes within one."""
         self._first_step = trainer.global_step + 1
-        self._began: float | None = None
+        self._estimate_from: float | None = None
         self._estimated = False
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock."""
+        """Restarts the clock and the count of batches."""
         self._since = time.perf_counter()
         self._batches = 0
 
-    on_validation_end = on_train_epoch_start  # leaves the time of validation out
+    on_validation_end = on_train_epoch_start  # so that validation does not count
 
     def on_train_batch_end(
         self,
@@ -61,7 +61,7 @@ class ImagesPerSecond(Callback):
         batch: Sequence[Sized],
         batch_idx: int,
     ) -> None:
-        """Logs the speed since the last time."""
+        """Logs the speed since it was last logged."""
         self._batches += 1
         if not self._estimated:
             self._estimate(trainer)
@@ -71,26 +71,25 @@ class ImagesPerSecond(Callback):
             self.on_train_epoch_start(trainer, pl_module)
 
     def _estimate(self, trainer: Trainer) -> None:
-        """Counts from the end of the first step, which may compile or fill caches."""
+        """Estimates from the end of the first step on, as that may compile or fill caches."""
         steps = trainer.global_step - self._first_step
-        if steps == 0 and self._began is None:
-            self._began = time.perf_counter()
-        if steps < _STEPS or self._began is None:
+        if steps == 0 and self._estimate_from is None:
+            self._estimate_from = time.perf_counter()
+        if steps < _ESTIMATE_STEPS or self._estimate_from is None:
             return
         self._estimated = True
-        left = trainer.estimated_stepping_batches - trainer.global_step
-        if trainer.is_global_zero and 0 < left < math.inf:
-            seconds = (time.perf_counter() - self._began) / steps * left
-            text = timedelta(seconds=math.ceil(seconds))
-            note(f"training will take about {text} (h:mm:ss), validation not counted")
+        remaining = trainer.estimated_stepping_batches - trainer.global_step
+        if trainer.is_global_zero and 0 < remaining < math.inf:
+            seconds = (time.perf_counter() - self._estimate_from) / steps * remaining
+            duration = timedelta(seconds=math.ceil(seconds))
+            note(f"training will take about {duration} (h:mm:ss), validation not counted")
 
 
 class LearningRate(Callback):
     """Logs ``learning_rate`` as one curve; Lightning's monitor draws one per parameter group.
 
-    Our groups have the same learning rate, or by ``--model.layer_decay`` a fixed share of the
-    head's, which is drawn. Where they differ otherwise, each has a curve: ``learning_rate/pg1`` and
-    so on.
+    With ``--model.layer_decay``, it is the head's; the others are fixed shares of it. If groups
+    differ otherwise, each has a curve: ``learning_rate/pg1`` and so on.
     """
 
     def __init__(self) -> None:
@@ -99,14 +98,14 @@ class LearningRate(Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Keeps the learning rates of this step, which a schedule changes right after it."""
-        whole = [group for group in optimizer.param_groups if group.get(LR_SCALE, 1.0) == 1.0]
-        self._rates = [float(group["lr"]) for group in whole or optimizer.param_groups]
+        """Keeps the learning rates of this step, before the schedule changes them."""
+        unscaled = [group for group in optimizer.param_groups if group.get(LR_SCALE, 1.0) == 1.0]
+        self._rates = [float(group["lr"]) for group in unscaled or optimizer.param_groups]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: object, batch: object, batch_idx: int
     ) -> None:
-        """Logs them."""
+        """Logs the learning rate, or one for each group if they differ."""
         if pl_module.is_logging:
             names = ["learning_rate"]
             if len(set(self._rates)) > 1:

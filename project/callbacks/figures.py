@@ -29,9 +29,9 @@ class FirstBatchPlot(Callback):
         if trainer.global_step > 0 or batch_idx > 0:
             return
         images, labels = pl_module.as_batch(batch)[:2]
-        if images.dim() == 4:  # features may come in place of images
+        if images.dim() == 4:  # CachedFeatures serves features instead
 
-            def draw() -> Figure:  # which alone reads from the device
+            def draw() -> Figure:  # reading from the device waits, so only if a logger draws
                 names = [pl_module.label_names(label) for label in labels[: self.count].cpu()]
                 return plots.image_grid(images[: self.count].unbind(), names)
 
@@ -39,11 +39,11 @@ class FirstBatchPlot(Callback):
 
 
 class ConfusionMatrixPlot(Callback):
-    """Draws the confusion matrix of ten epochs at most, and of evaluations after training."""
+    """Draws the confusion matrix of about ten epochs, and of evaluations after training."""
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws it, if each image has one class; it takes 0.2 s, more than some epochs."""
-        # -1 epochs: as long as something else allows
+        """Draws the matrix if each image has one class; not in every epoch, as it takes 0.2 s."""
+        # max_epochs is -1 if something else ends training
         every = max(1, math.ceil((trainer.max_epochs or 1) / 10))
         if trainer.state.fn == "fit" and (trainer.current_epoch + 1) % every:
             return
@@ -78,11 +78,11 @@ class ConfidentMistakesPlot(Callback):
         def draw() -> Figure:
             images = []
             titles = []
-            for at in surest:
-                images.append(predictions.images.image(int(predictions.indices[at])))
-                guess = pl_module.label_names(predictions.predicted[at])
-                label = pl_module.label_names(predictions.labels[at])
-                titles.append(f"{guess} {float(predictions.confidence[at]):.0%}\nis {label}")
+            for row in surest:
+                images.append(predictions.images.image(int(predictions.indices[row])))
+                predicted = pl_module.label_names(predictions.predicted[row])
+                label = pl_module.label_names(predictions.labels[row])
+                titles.append(f"{predicted} {float(predictions.confidence[row]):.0%}\nis {label}")
             return plots.image_grid(images, titles)
 
         pl_module.log_figure("test/confident_mistakes", draw)
@@ -92,7 +92,7 @@ class PlotFiles(Callback):
     """Draws curves, confusion matrix and classes into the run's ``plots/`` after the test."""
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws curves if there is a TensorBoard, and classes if they are at most a hundred."""
+        """Draws curves if TensorBoard logs them, and the rates of up to 100 classes."""
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         test = pl_module.results.get("test")
@@ -103,11 +103,11 @@ class PlotFiles(Callback):
             if isinstance(logger, TensorBoardLogger):
                 logger.save()
                 figures["curves"] = plots.curves_figure(plots.read_curves(run))
-        # there is none where images may have several classes
+        # a multi-label model has one matrix for each class
         if test is not None and pl_module.has_one_class:
             matrix = torch.tensor(test["confusion_matrix"])
             figures["confusion_matrix"] = plots.confusion_figure(matrix, names)
-        if test is not None and len(names) <= 100:  # bars of more cannot be read
+        if test is not None and len(names) <= 100:  # more bars would be illegible
             figures["classes"] = plots.class_figure(class_rates(test), names)
         (run / "plots").mkdir(exist_ok=True)
         for name, figure in figures.items():

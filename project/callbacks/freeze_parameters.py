@@ -1,4 +1,4 @@
-"""Freezing parameters by their names, wherever they are in a network."""
+"""Freezing parameters by a pattern of their names."""
 
 import re
 from typing import cast
@@ -13,7 +13,8 @@ class FreezeParameters(Callback):
     """Freezes the network's parameters whose names match a regular expression.
 
     On a CPU, a wide depthwise convolution's gradient can take longer than the rest of its block; in
-    fine-tuning, the layers around it learn as much without (``conv_dw`` in timm's EfficientNets).
+    fine-tuning, the layers around it learn as much if it is frozen (``conv_dw`` in timm's
+    EfficientNets).
 
     Args:
         pattern: Searched for in each name, such as ``conv_dw`` or ``blocks.0.*bias``.
@@ -23,7 +24,7 @@ class FreezeParameters(Callback):
         self.pattern = pattern
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Freezes them before the optimizer takes its parameters."""
+        """Freezes the parameters, before the optimizer is built."""
         network = cast(nn.Module, pl_module.network)
         names = [name for name, _ in network.named_parameters() if re.search(self.pattern, name)]
         if not names:

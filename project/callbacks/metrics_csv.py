@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-_NEVER_THE_SAME = "train/images_per_second"
+_NOT_REPRODUCIBLE = "train/images_per_second"
 
 
 class MetricsCSV(Callback):
@@ -32,7 +32,7 @@ class MetricsCSV(Callback):
         self._validation = dict(state_dict["validation"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Removes rows from after the checkpoint, and that of an epoch that continues."""
+        """Overwrites rows that are newer than the checkpoint; a continued epoch gets a new row."""
         if self._rows and self._rows[-1]["epoch"] > trainer.current_epoch:
             *self._rows, last = self._rows
             self._validation = {name: last[name] for name in last if name.startswith("val/")}
@@ -44,7 +44,7 @@ class MetricsCSV(Callback):
             self._validation = _metrics(trainer, of_validation=True)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Adds a row."""
+        """Adds the epoch's row."""
         row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
         self._rows = [*self._rows, {**row, **_metrics(trainer), **self._validation}]
         self._validation = {}
@@ -78,5 +78,5 @@ def _metrics(trainer: Trainer, of_validation: bool = False) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in sorted(trainer.callback_metrics.items())
-        if name != _NEVER_THE_SAME and name.startswith("val/") == of_validation
+        if name != _NOT_REPRODUCIBLE and name.startswith("val/") == of_validation
     }

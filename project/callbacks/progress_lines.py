@@ -1,4 +1,4 @@
-"""Progress without a terminal: a line for each epoch, or a minute, in place of a bar."""
+"""Progress without a terminal: lines in place of a bar."""
 
 import math
 import time
@@ -10,10 +10,10 @@ from lightning.pytorch.callbacks import ProgressBar
 
 from project.engine import note
 
-_EVERY = 60.0
+_INTERVAL = 60.0
 """Seconds between two lines."""
 
-_SHOWN = {
+_FORMATS = {
     "train/loss": "loss {:.4f}",
     "train/accuracy": "accuracy {:.2%}",
     "val/loss": "validation loss {:.4f}",
@@ -23,7 +23,7 @@ _SHOWN = {
 
 
 class ProgressLines(ProgressBar):
-    """Writes a line to standard error for each epoch, and every minute of what takes longer."""
+    """Writes a line to standard error for each epoch, and every minute within longer ones."""
 
     is_enabled = True  # ``LightningModule.print`` asks for it
 
@@ -38,13 +38,13 @@ class ProgressLines(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
-        self._began = self._written = self._clock()
+        self._started = self._written = self._clock()
         self._first_step = trainer.global_step
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock, except in a validation within training."""
         if trainer.state.fn != "fit":
-            self._began = self._written = self._clock()
+            self._started = self._written = self._clock()
 
     on_validation_start = on_test_start
 
@@ -65,8 +65,8 @@ class ProgressLines(ProgressBar):
         batch_idx: int,
     ) -> None:
         """Writes a line every minute, except at the end of an epoch."""
-        ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
-        if self._is_due() and not ends:
+        is_last = trainer.is_last_batch or trainer.global_step == trainer.max_steps
+        if self._is_due() and not is_last:
             self._write(self._training_line(trainer))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -88,31 +88,32 @@ class ProgressLines(ProgressBar):
         batches = sum(trainer.num_val_batches if trainer.validating else trainer.num_test_batches)
         done = batch_idx + 1
         split = "validation" if trainer.validating else "test"
-        self._write(f"{split}: batch {done:,} of {batches:,}, {self._left(done, batches)}")
+        self._write(f"{split}: batch {done:,} of {batches:,}, {self._time_left(done, batches)}")
 
     on_validation_batch_end = on_test_batch_end
 
     def _is_due(self) -> bool:
-        return self._clock() - self._written >= _EVERY
+        return self._clock() - self._written >= _INTERVAL
 
-    def _left(self, done: int, total: float) -> str:
-        """Says how long the rest will take, at the speed since the clock was started."""
-        seconds = (self._clock() - self._began) / done * (total - done)
+    def _time_left(self, done: int, total: float) -> str:
+        """Estimates the remaining time from the speed since the clock was started."""
+        seconds = (self._clock() - self._started) / done * (total - done)
         return f"{timedelta(seconds=round(seconds))} left"
 
     def _training_line(self, trainer: Trainer) -> str:
-        of = "" if trainer.max_epochs == -1 else f" of {trainer.max_epochs}"
-        line = [f"epoch {trainer.current_epoch + 1}{of}", f"step {trainer.global_step:,}"]
+        epochs = "" if trainer.max_epochs == -1 else f" of {trainer.max_epochs}"
+        line = [f"epoch {trainer.current_epoch + 1}{epochs}", f"step {trainer.global_step:,}"]
         monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
-        texts = {name: f"{name} {{:.4f}}" for name in monitors if name and name not in _SHOWN}
-        for name, text in (_SHOWN | texts).items():
-            # metrics of validation may be of an earlier epoch
-            if name in trainer.callback_metrics and (self._validated or name[:4] != "val/"):
+        formats = {name: f"{name} {{:.4f}}" for name in monitors if name and name not in _FORMATS}
+        for name, text in (_FORMATS | formats).items():
+            # validation metrics may be of an earlier epoch
+            is_current = self._validated or not name.startswith("val/")
+            if is_current and name in trainer.callback_metrics:
                 line.append(text.format(float(trainer.callback_metrics[name])))
         steps = trainer.global_step - self._first_step
         total = trainer.estimated_stepping_batches - self._first_step
         if steps and steps <= total < math.inf:
-            line.append(self._left(steps, total))
+            line.append(self._time_left(steps, total))
         return ", ".join(line)
 
     def _write(self, text: str) -> None:

@@ -20,7 +20,7 @@ class ProgressiveResizing(Callback):
     Args:
         start: The first image size as a share of the full one.
         until: The share of training after which images have their full size.
-        multiple: Image sizes are multiples of so many pixels; a ResNet reduces them by 32.
+        multiple: Image sizes are multiples of this number of pixels; a ResNet reduces them by 32.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ProgressiveResizing(Callback):
         return max(int(self.multiple), size)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Counts the steps of training."""
+        """Counts the steps of training, and checks ``multiple``."""
         self._total_steps = total_steps(trainer)
         full = pl_module.preprocessing["crop"]
         if self.start < 1 and self.multiple >= full:
@@ -61,7 +61,7 @@ class ProgressiveResizing(Callback):
         pl_module.train_image_size = self.image_size(done, batch.images.shape[-1])
 
     def on_train_end(self, trainer: Trainer, pl_module: Any, *_: object, **__: object) -> None:
-        """Leaves the model as it was."""
+        """Lets the model take images of their full size again."""
         pl_module.train_image_size = None
 
     on_exception = on_train_end

@@ -11,8 +11,8 @@ class HuggingFaceDataModule(TorchDatasetModule):
     """A Hugging Face dataset with its classes and splits; missing splits are cut from ``train``.
 
     Args:
-        root: The dataset's name on the Hub, or a folder that ``save_to_disk`` wrote, of Parquet files,
-            or of images with ``metadata.jsonl``.
+        root: The dataset's name on the Hub, or a folder: of ``save_to_disk``, of Parquet files, or
+            of images with ``metadata.jsonl``.
         subset: Its configuration, if it has several.
         image_column: The column of images; by default the only one.
         label_column: The column of classes; by default the only ``ClassLabel``.

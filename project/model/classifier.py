@@ -63,7 +63,8 @@ class ImageClassifier(ClassifierModule):
             training.
         lr_scheduler_interval: Advanced: ``epoch`` or optimizer ``step``; by default ``step`` for
             ``CosineWithWarmup`` alone.
-        layer_decay: Advanced: The learning rate of each block as a share of the next block's, such as 0.75.
+        layer_decay: Advanced: The learning rate of each block as a share of the next block's, such
+            as 0.75.
         compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and
             pays on GPUs. A step that calls ``logits_and_features`` runs uncompiled.
         test_time_augmentation: Averages logits of several views: ``flip`` or ``flip_and_shift``. In

@@ -8,7 +8,7 @@ from project.engine import Preprocessing
 
 
 class Normalization:
-    """Normalises images by the mean and standard deviation of each channel, on any device, to any dtype.
+    """Normalises images by the mean and standard deviation of each channel.
 
     Not an nn.Module: its buffers would be averaged by a moving average of the model, and rounded.
     """

@@ -69,7 +69,7 @@ def _parameter_groups(
 
 @contextmanager
 def option_in_errors(option: str) -> Iterator[None]:
-    """Turns torch's ValueErrors into errors that name the option; other bugs keep their traceback."""
+    """Turns a ValueError of torch into one line that names the option; others stay as they are."""
     try:
         yield
     except ValueError as error:

@@ -130,7 +130,7 @@ def replace_schedule_without_length(config: Namespace, named_options: Collection
 
 
 def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:
-    """Returns every how many epochs or batches a metric is measured, for Lightning's ``frequency``."""
+    """Returns Lightning's ``frequency``: a metric is measured every so many epochs or batches."""
     epochs, frequency = trainer.check_val_every_n_epoch, 1
     if monitor.startswith("val/"):
         trainer.fit_loop.setup_data()
