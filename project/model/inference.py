@@ -85,8 +85,9 @@ def mean_logits(
     if views == "flip":
         return logits
     if views != "flip_and_shift":  # a checkpoint may hold anything
-        wanted = "flip or flip_and_shift"
-        raise UserError(f"--model.test_time_augmentation must be {wanted}, got {views}")
+        raise UserError(
+            f"--model.test_time_augmentation must be flip or flip_and_shift, got {views}"
+        )
     wide = torch.cat([images[..., 1:2], images, images[..., -2:-1]], dim=3)
     padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
     shifted = (flip_averaged(padded[:, :, :-2, :-2]) + flip_averaged(padded[:, :, 2:, 2:])) / 2

@@ -66,8 +66,10 @@ class CrossEntropy(nn.Module):
         elif self.class_weights is not None:
             are_valid = all(0 <= weight < math.inf for weight in self.class_weights)
             if not (are_valid and any(self.class_weights) and len(self.class_weights) == classes):
-                wanted = f"'balanced' or {classes} numbers from 0 that are not all 0"
-                raise UserError(f"{_WEIGHTS} must be {wanted}, got {self.class_weights}")
+                raise UserError(
+                    f"{_WEIGHTS} must be 'balanced' or {classes} numbers from 0 that are not all 0,"
+                    f" got {self.class_weights}"
+                )
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns each image's loss, float (N,); soft labels average the weights."""

@@ -144,8 +144,10 @@ def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) ->
     pretrained = find_weights(arch, weights)
     new = load_weights(network, pretrained.weights(), pretrained.source, num_classes)
     if new:
-        text = f"starting from '{pretrained.source}', but with a new head for {num_classes} classes"
-        rank_zero_only(note)(f"{text} ({', '.join(new)})")
+        rank_zero_only(note)(
+            f"starting from '{pretrained.source}', but with a new head for {num_classes} classes"
+            f" ({', '.join(new)})"
+        )
 
 
 def load_weights(
@@ -256,8 +258,7 @@ def fill_in_preprocessing_of_weights(config: Namespace, resumed: Sequence[Path])
     elif "arch" in model:
         model.arch = model.arch or "resnet18"  # also when the run resumes, without weights
         for source in resumed or [model.weights]:
-            weights = find_weights(model.arch, str(source))
-            preprocessing = weights.preprocessing()
+            preprocessing = find_weights(model.arch, str(source)).preprocessing()
             if preprocessing is not None:
                 fill_in_preprocessing(config.data.get("init_args", {}), preprocessing)
                 return
