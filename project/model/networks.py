@@ -120,7 +120,7 @@ def timm_name(arch: str) -> str:
         raise _unknown(arch)
     if tag:
         raise UserError(
-            f"--model.arch {arch}: name the weights separately: {TIMM}{name} --model.weights {tag}"
+            f"--model.arch {arch}: name the weights apart: {TIMM}{name} --model.weights {tag}"
         )
     return name
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal, cast
 
-from jsonargparse import Namespace, dict_to_namespace
+from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
@@ -99,8 +99,8 @@ def build_schedule(
     )
     if not keeps_proportions:
         raise UserError(
-            "--model.lr_scheduler: this schedule gives all parameter groups the same learning rate,"
-            " but --model.layer_decay or the optimizer gives them several; use one that scales the"
+            "--model.lr_scheduler: this schedule gives all layers the same learning rate, but"
+            " --model.layer_decay or the optimizer gives them several; use one that scales the"
             " optimizer's rates, such as CosineWithWarmup"
         )
     config: LRSchedulerConfigType = {
@@ -121,7 +121,7 @@ def replace_schedule_without_length(config: Namespace, named_options: Collection
     needs_length = CosineWithWarmup.__name__ in str(model.get("lr_scheduler"))
     if trainer.max_epochs == trainer.max_steps == -1 and needs_length and not is_named:
         path = f"{ConstantLR.__module__}.{ConstantLR.__name__}"
-        model.lr_scheduler = dict_to_namespace({"class_path": path, "init_args": {"factor": 1.0}})
+        model.lr_scheduler = Namespace(class_path=path, init_args=Namespace(factor=1.0))
         rank_zero_only(note)(
             "the learning rate is constant, as no number of epochs or steps is given; add"
             " --trainer.max_epochs for CosineWithWarmup"
