@@ -26,8 +26,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UserError, first_sentence, listed
+from ..run.files import read_yaml
 from ..run.progress import note
-from ..run.safe_yaml import read_yaml
 from ..run.settings import subclasses
 from .parser import closest, import_modules
 

@@ -1,7 +1,8 @@
-"""Files that appear whole or not at all: written, linked, or downloaded once."""
+"""Files that appear whole or not at all, written or downloaded once, and YAML from anywhere."""
 
 import os
 import re
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -12,12 +13,15 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import yaml
 from filelock import FileLock
 
 from ..errors import UserError, first_sentence
 from .progress import note
 
 _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
+
+_EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
 @contextmanager
@@ -70,11 +74,13 @@ def fetch_weights(url: str) -> Path:
 
 def fetch_archive(url: str, md5: str, folder: Path) -> None:
     """Makes ``folder`` from the one of the same name in a .tgz archive, unless it is there."""
-    from torchvision.datasets.utils import download_and_extract_archive  # here, as torch above
+    from torchvision.datasets.utils import download_url  # here, as torch above
 
     def download() -> None:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as scratch:
-            download_and_extract_archive(url, scratch, filename="archive.tgz", md5=md5)
+            download_url(url, scratch, "archive.tgz", md5)
+            # torchvision's extract_archive would follow paths that lead out of the folder
+            shutil.unpack_archive(Path(scratch, "archive.tgz"), scratch, filter="data")
             Path(scratch, folder.name).rename(folder)
 
     _fetch(url, folder, download)
@@ -95,3 +101,30 @@ def _fetch(url: str, path: Path, download: Callable[[], None]) -> None:
                 f"'{path}' is not there, and '{url}' cannot be fetched ({first_sentence(error)});"
                 " connect to the network, or put it there"
             ) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases, which can multiply."""
+
+    yaml_implicit_resolvers = {  # numbers such as 1e-3, as in YAML 1.2
+        first: [*resolvers, ("tag:yaml.org,2002:float", _EXPONENT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            problem = "aliases are not supported; write the value out"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+
+def read_yaml(text: str, name: str) -> object:
+    """Reads YAML; ``name`` says in messages where it is from."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{name}{line}: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{name} cannot be read: {first_sentence(error)}") from error

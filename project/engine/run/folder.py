@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, printable, require
-from .files import whole_file
-from .safe_yaml import read_yaml
+from .files import read_yaml, whole_file
 
 CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"

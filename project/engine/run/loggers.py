@@ -11,8 +11,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.utils.tensorboard.summary import hparams
 
-from ..upstream import is_accumulating
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -50,15 +48,9 @@ def place_in_folder(trainer: Namespace, folder: Path) -> None:
         place = options.get("save_dir")
         if place is not None and "://" not in place:
             options["save_dir"] = str(folder / place)
-        is_wandb = issubclass(class_of(spec), WandbLogger)
+        is_wandb = issubclass(resolve_name(spec.class_path), WandbLogger)
         if is_wandb and not (options.get("id") or options.get("version")):
             options["id"] = re.sub(r"[^\w.-]", "-", folder.name)[:64]
-
-
-def class_of(spec: object) -> type:
-    """Returns the class that a part of a config names, imported by the parser, or ``object``."""
-    path = getattr(spec, "class_path", None)
-    return resolve_name(path) if path else object
 
 
 def curve_lengths(trainer: Trainer) -> dict[str, int]:
@@ -84,7 +76,9 @@ def rewind(folder: Path, lengths: dict[str, int]) -> None:
 def is_logged(trainer: Trainer) -> bool:
     """Returns True if the current batch concludes a step after which Lightning logs."""
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    if every == 0 or is_accumulating(trainer):
+    batches = trainer.fit_loop.batch_idx + 1
+    is_last = batches >= trainer.num_training_batches or trainer.is_last_batch
+    if every == 0 or not (is_last or batches % trainer.accumulate_grad_batches == 0):
         return False
     return trainer.global_step % every == 0 or trainer.should_stop
 
