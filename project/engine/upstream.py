@@ -57,6 +57,13 @@ def disable_signal_handling(trainer: Trainer) -> None:
     loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
+def is_accumulating(trainer: Trainer) -> bool:
+    """Returns True if the optimizer step that the current batch belongs to is a later batch's."""
+    done = trainer.fit_loop.batch_idx + 1
+    last = done >= trainer.num_training_batches or trainer.is_last_batch
+    return done % trainer.accumulate_grad_batches > 0 and not last
+
+
 def correct_progress(trainer: Trainer) -> None:
     """Corrects what Lightning counts twice when it resumes within an epoch.
 

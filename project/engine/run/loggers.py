@@ -11,6 +11,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.utils.tensorboard.summary import hparams
 
+from ..upstream import is_accumulating
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -76,9 +78,7 @@ def rewind(folder: Path, lengths: dict[str, int]) -> None:
 def is_logged(trainer: Trainer) -> bool:
     """Returns True if the current batch concludes a step after which Lightning logs."""
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    batches = trainer.fit_loop.batch_idx + 1
-    is_last = batches >= trainer.num_training_batches or trainer.is_last_batch
-    if every == 0 or not (is_last or batches % trainer.accumulate_grad_batches == 0):
+    if every == 0 or is_accumulating(trainer):
         return False
     return trainer.global_step % every == 0 or trainer.should_stop
 
