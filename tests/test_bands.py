@@ -34,8 +34,6 @@ from tests.conftest import (
     opened,
     report_of,
 )
-from tests.distributed.job import trainer
-from tests.distributed.processes import forked, succeed
 from tests.small import rows
 
 SMALL = [
@@ -99,19 +97,6 @@ def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_
         call(export, best, f"--output={tmp_path / ending}.{ending}", f"--images={images}")
         assert "images: uint16 (N, 5, 16, 16)\n" in capsys.readouterr().out
     assert "data:image/jpeg" in report_of(run).read_text()
-
-
-def measured(folder):
-    (model, data), one = opened(folder / "runs" / "run"), trainer(2)
-    one.test(model, datamodule=data, verbose=False)
-    if one.is_global_zero:
-        (folder / "bands.json").write_text(json.dumps(model.results["test"]["confusion_matrix"]))
-
-
-def test_two_processes_count_each_image_once(run):
-    succeed(forked(2, measured, run.parents[1]), cwd=run, timeout=240)
-    found = json.loads((run.parents[1] / "bands.json").read_text())
-    assert found == json.loads((run / "metrics.json").read_text())["test"]["confusion_matrix"]
 
 
 def png_of_16_bits(image):

@@ -1,4 +1,4 @@
-"""Plots and tables show the numbers that they are given, whatever the names; calibration is torchmetrics' and a search's."""
+"""Plots show the numbers that they are given, whatever the names; calibration is torchmetrics' and a search's."""
 
 import io
 import os
@@ -26,9 +26,7 @@ from project.analysis.plots import (
     image_grid,
     read_curves,
 )
-from project.analysis.tables import class_rates, class_table, metrics_table
 from project.engine import UserError
-from project.model.metrics import macro_f1
 from tests.conftest import cases
 
 RATES = ["precision", "recall", "f1"]
@@ -196,33 +194,3 @@ def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():
         )
     assert len(points) == 4
     assert np.asarray(line.get_ydata())[-1] == pytest.approx(correct.mean())
-
-
-def metrics(classes):
-    confusion = torch.randint(0, 9, (classes, classes), generator=torch.Generator().manual_seed(0))
-    correct, total = int(confusion.trace()), int(confusion.sum())
-    counts = {"confusion_matrix": confusion.tolist(), "correct": correct, "total": total}
-    rates = {"loss": 0.123456, "accuracy": correct / total, "f1": macro_f1(confusion)}
-    return counts | rates | ({"top5": 7 / total, "top5_correct": 7} if classes > 5 else {})
-
-
-@pytest.mark.parametrize("classes", [3, 10])
-def test_rates_stand_beside_their_counts_in_columns_and_every_class_has_a_row(classes):
-    measured, names = (
-        metrics(classes),
-        ["a very long name of a class", *map(str, range(classes - 1))],
-    )
-    rates = class_rates(measured)
-    heading, *rows = class_table(names, rates).splitlines()
-    assert heading.split() == ["class", "precision", "recall", "F1", "images"]
-    for name, line, row in zip(names, rows, rates, strict=True):
-        numbers = [*(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")), str(row["total"])]
-        assert line.strip().removeprefix(name).split() == numbers
-    lines = metrics_table({"validation": measured, "test": measured}).splitlines()
-    cells = {line[:12].strip(): line[12:] for line in lines}
-    assert cells[""].split() == ["validation", "test"]
-    counts = f"({measured['correct']}/{measured['total']})"
-    assert cells["accuracy"].count(f"{100 * measured['accuracy']:.2f}% {counts}") == 2
-    assert cells["macro F1"].split() == [f"{measured['f1']:.4f}"] * 2
-    assert cells["loss"].split() == ["0.1235"] * 2
-    assert cells.get("top5", "").count(f"(7/{measured['total']})") == (2 if classes > 5 else 0)
