@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
@@ -22,7 +23,7 @@ def require_finite(weights: Mapping[str, object], step: int) -> None:
 
 
 class StopOnNonFinite(Callback):
-    """Checks the gradient before an optimizer step, and weights before a validation.
+    """Checks the gradient before an optimizer step, loss and weights before a validation.
 
     Lightning's ``detect_anomaly`` slows each step down. On a CPU each step is checked. Other devices
     would have to wait for Python, so only the steps are checked that are logged, which wait anyway.
@@ -37,7 +38,7 @@ class StopOnNonFinite(Callback):
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
         if pl_module.device.type != "cpu" and (every == 0 or step % every):
             return
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        scaler = _scaler_of(trainer)
         if scaler is not None and scaler.get_scale() >= 1:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -46,6 +47,23 @@ class StopOnNonFinite(Callback):
                 f"training stopped at step {step}: the gradient is not finite; {_ADVICE}"
             )
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Checks the loss that was logged last, whose gradient may be finite all the same.
+
+        It is the same in all processes, though the loss of one alone is infinite.
+        """
+        loss = trainer.callback_metrics.get("train/loss")
+        if loss is not None and not loss.isfinite() and _scaler_of(trainer) is None:
+            raise NonFiniteError(
+                f"training stopped after step {trainer.global_step}: train/loss is not"
+                f" finite; {_ADVICE}"
+            )
+
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks the weights; those that are saved are checked by the model."""
+        """Checks the loss, and the weights; those that are saved are checked by the model."""
+        self.on_train_epoch_end(trainer, pl_module)
         require_finite(pl_module.state_dict(), trainer.global_step)
+
+
+def _scaler_of(trainer: Trainer) -> GradScaler | None:
+    return getattr(trainer.precision_plugin, "scaler", None)

@@ -138,6 +138,17 @@ def test_a_bad_gradient_of_a_finite_loss_is_neither_validated_nor_saved(
     assert (validated.called, [*RUN.rglob("*.ckpt")]) == (False, [])
 
 
+def test_an_infinite_loss_with_finite_gradients_stops_the_run_before_its_validation(
+    workplace, monkeypatch, capsys
+):
+    loss = ToyClassifier.loss
+    monkeypatch.setattr(ToyClassifier, "loss", lambda *args: loss(*args) + math.inf)
+    callbacks = [LambdaCallback(on_validation_end=(validated := Mock()))]
+    said = one_line(lambda: fit(callbacks=callbacks), capsys)
+    assert "train/loss is not finite" in said
+    assert (validated.called, [*RUN.rglob("*.ckpt")]) == (False, [])
+
+
 @pytest.mark.filterwarnings(
     "ignore:.*lr_scheduler.step.*before.*optimizer.step.*"
 )  # of a first skipped step
