@@ -121,7 +121,7 @@ def replace_schedule_without_length(config: Namespace, named_options: Collection
     needs_length = CosineWithWarmup.__name__ in str(model.get("lr_scheduler"))
     if trainer.max_epochs == trainer.max_steps == -1 and needs_length and not is_named:
         path = f"{ConstantLR.__module__}.{ConstantLR.__name__}"
-        model.lr_scheduler = Namespace(class_path=path, init_args=Namespace(factor=1.0))
+        model.lr_scheduler = Namespace(class_path=path, init_args=Namespace(factor=1.0))  # type: ignore[no-untyped-call]  # of jsonargparse
         rank_zero_only(note)(
             "the learning rate is constant, as no number of epochs or steps is given; add"
             " --trainer.max_epochs for CosineWithWarmup"
