@@ -93,15 +93,15 @@ def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, st
 
 
 def test_metrics_that_callbacks_log_at_the_start_or_end_of_an_epoch_are_in_its_row(workplace):
-    saved: list[
-        Any
-    ] = []  # what a checkpoint of that moment, which may be written only then, would have
+    # what a checkpoint of that moment, which may be written only then, would have
+    saved: list[Any] = []
 
     def log_late(trainer, model):
         model.log("own", 10.0 * (trainer.current_epoch + 1))
-        saved.extend(
-            one.state_dict()["rows"][-1] for one in trainer.callbacks if isinstance(one, MetricsCSV)
-        )
+        states: list[Any] = [
+            part.state_dict() for part in trainer.callbacks if isinstance(part, MetricsCSV)
+        ]
+        saved.extend(state["rows"][-1] for state in states)
 
     schedule = ["--model.lr_scheduler=MultiStepLR", "--model.lr_scheduler.milestones=[1]"]
     late = LambdaCallback(on_train_epoch_end=log_late)
