@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import Optimizer
 
@@ -69,14 +70,14 @@ def _parameter_groups(
 
 @contextmanager
 def option_in_errors(option: str) -> Iterator[None]:
-    """Turns a ValueError of torch into one line that names the option; others stay as they are."""
+    """Turns what torch or Lightning rejects into one line that names the option."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, MisconfigurationException) as error:
         *_, (frame, _) = walk_tb(error.__traceback__)
-        if not frame.f_globals["__name__"].startswith("torch."):
+        if not frame.f_globals["__name__"].startswith(("torch.", "lightning.")):
             raise
-        raise UserError(f"{option}: {error}") from error
+        raise UserError(f"{option}: {str(error).strip()}") from error
 
 
 def fuse(optimizer: Optimizer) -> None:

@@ -132,7 +132,7 @@ def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:
     """Returns Lightning's ``frequency``: a metric is measured every so many epochs or batches."""
     epochs, frequency = trainer.check_val_every_n_epoch, 1
     if monitor.startswith("val/"):
-        trainer.fit_loop.setup_data()
+        _count_batches(trainer)
         batches = trainer.val_check_batch or math.inf  # None where the interval is a time
         if epochs is None:  # counted over epochs
             measured = interval == "epoch" and batches <= trainer.num_training_batches
@@ -151,6 +151,12 @@ def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:
             " --model.lr_scheduler_interval"
         )
     return frequency
+
+
+def _count_batches(trainer: Trainer) -> None:
+    """Counts an epoch's batches of training and validation, which Lightning would do later."""
+    with option_in_errors("--trainer"):
+        trainer.fit_loop.setup_data()
 
 
 def total_steps(trainer: Trainer) -> int:
@@ -174,7 +180,7 @@ def _length(trainer: Trainer, interval: Interval) -> tuple[int, float]:
     """Counts how often a schedule is stepped in the whole training, and in each epoch."""
     if interval == "epoch" and trainer.max_steps == -1 and (trainer.max_epochs or 0) > 0:
         return cast(int, trainer.max_epochs), 1
-    trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
+    _count_batches(trainer)  # with max_steps alone, Lightning has not counted them yet
     total = total_steps(trainer)
     steps_per_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches
     if math.isfinite(steps_per_epoch):

@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
+from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
@@ -104,6 +105,14 @@ class ExactTrainer(Trainer):
 
 class ClassParser(CommandParser, LightningArgumentParser):
     """The parser of a command; jsonargparse makes one for each class that an option takes."""
+
+    def validate(self, namespace: Namespace, *args: Any, **kwargs: Any) -> None:
+        """Refuses null for an argument that takes none, which jsonargparse lets pass."""
+        super().validate(namespace, *args, **kwargs)
+        for option in options_of(self):
+            if option.default is not None and namespace.get(option.dest, ...) is None:
+                null = Namespace({option.dest: None})  # type: ignore[no-untyped-call]
+                super().validate(null, skip_unset=False, skip_required=True)
 
     def add_function_arguments(
         self, *args: Any, linked_targets: object = None, **kwargs: Any
@@ -308,8 +317,8 @@ def require_supported(trainer: Trainer) -> None:
 def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     """Refuses limits that leave no batch, and callbacks that write a run's own checkpoints."""
     data.require_usable(trainer.world_size)
-    for split in ("train", "val", "test"):
-        option = f"limit_{split}_batches"
+    limits = [f"limit_{split}_batches" for split in ("train", "val", "test")]
+    for option in (*limits, "check_val_every_n_epoch", "val_check_interval"):
         require(getattr(trainer, option) != 0, f"--trainer.{option}", 0, "above 0")
     folder = Path(trainer.default_root_dir, "checkpoints").resolve()
     for callback in trainer.checkpoint_callbacks:

@@ -73,7 +73,7 @@ def read_sheet(file: Path) -> Sheet:
         else:
             records = _csv_records(_decoded(file.read_bytes()))
         rows = {line: _texts(record) for line, record in records}
-    except (ValueError, csv.Error) as error:
+    except (ValueError, RecursionError, csv.Error) as error:
         why = printable(first_sentence(error))[:200]
         raise UserError(f"'{printable(file)}' cannot be read as a table: {why}") from error
     if not rows:

@@ -89,6 +89,7 @@ PLATEAU = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=v
     ("--trainer.callbacks+=LearningRateFinder", "lr_find"),
     ("--trainer.accelerator=gpuu", "gpuu"),
     ("--trainer.limit_test_batches=0.01", "limit_test_batches"),
+    ("--trainer.limit_train_batches=0.01", "limit_train_batches"),
 )
 def test_what_lightning_refuses_is_one_line(options, reason, workplace, capsys):
     assert reason in one_line(lambda: small(*options.split()), capsys)
@@ -192,6 +193,8 @@ extra -> unrecognized arguments: extra
 --model.optimizer=torch.optim.Adamw -> there is no Optimizer 'torch.optim.Adamw'; did you mean AdamW?
 --data=FolderDataModule -> the following arguments are required: root
 --data.batch_size=many -> "batch_size": Not of type PositiveInt
+--data.batch_size=null -> "batch_size": Not of type PositiveInt
+--model.lr_scheduler=null -> expects a function or a callable class
 --model.loss.label_smoothing=1.5 -> "label_smoothing": Not of type ClosedUnitInterval: 1.5
 --trainer.limit_val_batches=many -> "trainer.limit_val_batches": Does not
 --config={{model: {{class_names: [a]}}}} -> --model.class_names cannot be given: it follows from data
@@ -199,6 +202,7 @@ extra -> unrecognized arguments: extra
 --config={{trainer: {{max_epocs: 3}}}} -> 'max_epocs'; did you mean --trainer.max_epochs?
 --config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: [Errno 2] No such file
 --trainer.limit_val_batches=0 -> --trainer.limit_val_batches must be above 0
+--trainer.check_val_every_n_epoch=0 -> --trainer.check_val_every_n_epoch must be above 0
 --trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir must be a folder of this machine
 --trainer.barebones=true -> Logging can impact raw speed
 --seed_everything=-1 -> "seed": Not of type NonNegativeInt
