@@ -49,7 +49,9 @@ _LIBRARIES = (
 """Errors of torch about the machine or the options: type, pattern and description."""
 
 _SYSTEM = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "; make room, or write elsewhere"),
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "; make room, or write elsewhere"
+    ),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EPIPE), ""),
     **dict.fromkeys(
         (errno.EMFILE, errno.ENFILE, errno.EAGAIN),

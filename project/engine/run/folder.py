@@ -54,9 +54,16 @@ class RunFolder:
         """Compares a config with the run's own, and names the changed options of the data.
 
         Raises:
-            UserError: Another option has changed that decides what a run is.
+            UserError: Another option has changed that decides what a run is, or its config cannot
+                be read.
         """
-        before = _options(self.config.read_text(), str(self.config))
+        try:
+            before = _options(self.config.read_text(), str(self.config))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(
+                f"'{self.config}' is missing or damaged; write it anew: the run's command with"
+                f" --print_config > {shlex.quote(str(self.config))}"
+            ) from error
         changes = []
         for name, value in _options(config, "--config").items():
             if name in _MAY_CHANGE or value == before.get(name, value):

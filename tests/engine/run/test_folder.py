@@ -73,6 +73,15 @@ def test_what_leads_out_of_a_run_or_nowhere_is_refused(tmp_path, run, name, kind
     assert file.read_text() == "theirs"
 
 
+@pytest.mark.parametrize("config", [None, b"", b"[]", b"\xff", b"model: 5"])
+def test_a_config_that_is_missing_or_damaged_is_one_line(run, config):
+    run.create()
+    if config is not None:
+        run.config.write_bytes(config)
+    with pytest.raises(UserError, match="is missing or damaged; write it anew"):
+        run.changed_options("")
+
+
 def test_aliases_in_the_config_of_a_run_are_refused_as_they_can_multiply(run):
     run.create()
     run.config.write_text("a: &a [x]\nb: [*a, *a]")
