@@ -90,7 +90,8 @@ def label_files(model: ClassifierModule, options: Namespace) -> int:
             np.save(file, torch.stack(writer.embeddings).numpy())
     count = writer.unreadable
     broken = f"; {count:,} cannot be read, as the column 'error' says" if count else ""
-    note(f"labelled {len(files.paths):,} images{broken}{f': {output}' if output else ''}")
+    labelled = len(earlier) + len(files.paths) - count
+    note(f"labelled {labelled:,} images{broken}{f': {output}' if output else ''}")
     return 1 if count else 0
 
 

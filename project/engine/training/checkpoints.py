@@ -35,9 +35,9 @@ def chosen_monitor(
     """
     mode = mode or modes.get(metric)
     if mode is None:
+        known = [name for name, mode in modes.items() if mode is not None]
         raise UserError(
-            f"--monitor {metric} needs --mode min or --mode max, as one that your own code logs"
-            f" does; the model has {listed(modes)}"
+            f"--monitor {metric} needs --mode min or --mode max; only {listed(known)} do not"
         )
     return metric, mode
 
