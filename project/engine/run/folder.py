@@ -31,7 +31,7 @@ class RunFolder:
         is_plain = name not in ("", "..") and Path(name).name == name and name.isprintable()
         if not is_plain or len(name.encode()) > _LONGEST_NAME:
             raise UserError(
-                f"--name '{name}' must be the name of one folder, without '/', of at most"
+                f"--name '{printable(name)}' must be the name of one folder, without '/', of at most"
                 f" {_LONGEST_NAME} bytes"
             )
         is_local = "://" not in str(root)

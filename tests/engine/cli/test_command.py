@@ -215,6 +215,7 @@ extra -> unrecognized arguments: extra
 --callbacks.last_checkpoint.every_minutes=0 -> "every_minutes": Not of type PositiveFloat
 --data.std=[0,1,1] -> --data.std
 --model.freeze=backbone -> --model.freeze needs --model.weights
+--model.weights={"n" * 300} -> File name too long: 'nnn
 """.strip().splitlines()
 
 
