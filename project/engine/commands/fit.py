@@ -235,10 +235,10 @@ class FitCommand(Command):
         advice = f"to {verb}, run the same command with --name {shlex.quote(folder.name)}"
         if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C
             self.note(f"\nstopped after step {self.trainer.global_step}; {advice}")
-        elif not isinstance(error, NonFiniteError) and any(
-            isinstance(cause, LocalError | OSError) for cause in (error, error.__context__)
-        ):  # such as a full disk, which torch raises another error about, or a broken file
-            error.add_note(advice)
+        elif isinstance(error, LocalError | OSError) and not isinstance(error, NonFiniteError):
+            error.add_note(advice)  # such as to a full disk or a broken file
+        elif isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+            error.add_note(advice)  # as torch says of a full disk
 
     def _write_metrics(self, best: About) -> dict[str, Any]:
         metrics = {

@@ -31,7 +31,7 @@ def open_hugging_face(name: str, subset: str | None = None) -> "Dataset | Datase
         if any((folder / written).is_file() for written in ("dataset_dict.json", "state.json")):
             return datasets.load_from_disk(folder)
         return datasets.load_dataset(str(folder) if folder.is_dir() else name, subset)
-    except (FileNotFoundError, ConnectionError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # gone, of a script, or damaged
         raise UserError(f"--data hf:{name}: {first_sentence(error)}") from error
 
 
