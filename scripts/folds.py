@@ -21,7 +21,7 @@ from project.engine.cli.entry import one_line_errors
 from project.engine.run.folder import read_metrics
 from project.model import ImageClassifier
 
-FILE, COLUMNS = "out_of_fold.csv", ["path", "label", "predicted", "fold"]
+FILE, COLUMNS = "out_of_fold.csv", ["path", "label", "true_label", "fold"]
 
 
 def train(runs: list[Path], options: list[str]) -> None:
@@ -62,7 +62,7 @@ def rows_of(run: Path, fold: int) -> list[list[Any]]:
         strict=True,
     )
     return [
-        [str(file.absolute()), names[label], names[predicted], fold, *shares]
+        [str(file.absolute()), names[predicted], names[label], fold, *shares]
         for file, label, predicted, shares in columns
         if label >= 0
     ]
@@ -77,7 +77,7 @@ def main(name: str, folds: int, options: list[str]) -> None:
     names = tests[0]["class_names"]
     with open(folder / FILE, "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*COLUMNS, *(f"probability of {label}" for label in names)])
+        writer.writerow([*COLUMNS, *(f"probability_{label}" for label in names)])
         for fold, run in enumerate(runs, 1):
             writer.writerows(rows_of(run, fold))
     confusion = torch.tensor([metrics["test"]["confusion_matrix"] for metrics in tests]).sum(0)

@@ -36,7 +36,7 @@ def read(folder: Path) -> tuple[list[dict[str, str]], list[str], np.ndarray]:
         rows = list(csv.DictReader(file))
     columns = [column for column in rows[0] if column not in COLUMNS]
     shares = np.array([[float(row[column]) for column in columns] for row in rows])
-    return rows, [column.removeprefix("probability of ") for column in columns], shares
+    return rows, [column.removeprefix("probability_") for column in columns], shares
 
 
 def find(folder: Path) -> list[list[str]]:
@@ -46,9 +46,9 @@ def find(folder: Path) -> list[list[str]]:
     except ModuleNotFoundError:
         sys.exit('error: this needs a package: pip install --editable ".[labels]"')
     rows, names, shares = read(folder)
-    labels = [names.index(row["label"]) for row in rows]
+    labels = [names.index(row["true_label"]) for row in rows]
     ranked = find_label_issues(np.array(labels), shares, return_indices_ranked_by="self_confidence")
-    return [[rows[at]["path"], rows[at]["label"], names[int(shares[at].argmax())]] for at in ranked]
+    return [[rows[at]["path"], rows[at]["true_label"], names[int(shares[at].argmax())]] for at in ranked]
 
 
 def outliers(folder: Path) -> list[list[str]]:
@@ -56,10 +56,10 @@ def outliers(folder: Path) -> list[list[str]]:
     from cleanlab.outlier import OutOfDistribution
 
     rows, names, shares = read(folder)
-    labels = np.array([names.index(row["label"]) for row in rows])
+    labels = np.array([names.index(row["true_label"]) for row in rows])
     scores = OutOfDistribution().fit_score(pred_probs=shares, labels=labels, verbose=False)
     return [
-        [rows[at]["path"], rows[at]["label"], f"{scores[at]:.4f}"]
+        [rows[at]["path"], rows[at]["true_label"], f"{scores[at]:.4f}"]
         for at in scores.argsort(kind="stable")[:SHOWN]
     ]
 
@@ -83,7 +83,7 @@ def main(folder: Path, corrected: str | None = None) -> None:
     if corrected is not None:
         with open(folder / FOUND, newline="") as file:
             changes = {row["path"]: row["suggested"] for row in csv.DictReader(file)}
-        rows = [[row["path"], changes.get(row["path"], row["label"])] for row in read(folder)[0]]
+        rows = [[row["path"], changes.get(row["path"], row["true_label"])] for row in read(folder)[0]]
         write(Path(corrected), ["path", "label"], rows)
         return
     found = find(folder)

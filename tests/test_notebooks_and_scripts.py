@@ -200,8 +200,8 @@ def test_folds_resume_after_ctrl_c_and_classify_each_image_by_the_run_that_has_n
     assert "continuing runs/cv/fold_1" in ended.err
     found = rows("runs/cv/out_of_fold.csv")
     assert sorted(row["path"] for row in found) == sorted(map(str, images.rglob("*.jpg")))
-    assert all(Path(row["path"]).parent.name == row["label"] for row in found)
-    counted = Counter((row["fold"], row["label"], row["predicted"]) for row in found)
+    assert all(Path(row["path"]).parent.name == row["true_label"] for row in found)
+    counted = Counter((row["fold"], row["true_label"], row["label"]) for row in found)
     correct = 0
     for fold in "12":
         test = read_json(f"runs/cv/fold_{fold}/metrics.json")["test"]
@@ -238,14 +238,14 @@ def test_labels_that_folds_contradict_are_listed_and_corrected(workplace):
     pytest.importorskip("cleanlab", reason="cleanlab is an extra")
     files = sorted(make_folder(workplace / "images", {"rose": 20, "tulip": 20}).rglob("*.jpg"))
     wrong = {files[3], files[30]}
-    lines = ["path,label,predicted,fold,probability of rose,probability of tulip"]
+    lines = ["path,label,true_label,fold,probability_rose,probability_tulip"]
     for path in files:
         label, other = path.parent.name, "tulip" if path.parent.name == "rose" else "rose"
         shares = "0.9,0.1" if label == "rose" else "0.1,0.9"
         shares = (
             "0.6,0.4" if path == files[10] else shares
         )  # its label is right, but it is no typical one
-        lines.append(f"{path},{other if path in wrong else label},{label},1,{shares}")
+        lines.append(f"{path},{label},{other if path in wrong else label},1,{shares}")
     Path("out_of_fold.csv").write_text("\n".join(lines))
     main = label_errors.main
     main(Path())
