@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +94,9 @@ class Paths(Sequence[Path]):
     def __len__(self) -> int:
         return len(self.text)
 
-    def __getitem__(self, index: int) -> Path:  # type: ignore[override]  # no slices
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(self))[index]]
         name = self.text[index].numpy().tobytes().rstrip(b"\0")
         return Path(os.fsdecode(self.prefix + name))
 
