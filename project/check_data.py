@@ -103,4 +103,4 @@ def _row(name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    parser().run(main)
+    CommandParser.run(lambda: main(parser().parse_args()))

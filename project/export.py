@@ -60,4 +60,4 @@ def main(options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser().run(main)
+    CommandParser.run(lambda: main(parser().parse_args()))

@@ -75,7 +75,12 @@ def parser() -> CommandParser:
     return parser
 
 
-def main(options: Namespace) -> int:
+def parse() -> Namespace:
+    """Parses the command line."""
+    return parser().parse_args()
+
+
+def predict(options: Namespace) -> int:
     """Labels the files; returns 1 if some could not be read."""
     from project.engine import label_files  # here, so that --help need not import torch
     from project.model import ImageClassifier
@@ -86,5 +91,10 @@ def main(options: Namespace) -> int:
     return label_files(model, options)
 
 
+def main() -> None:
+    """Runs the command as a program."""
+    CommandParser.run(lambda: predict(parse()))
+
+
 if __name__ == "__main__":
-    parser().run(main)
+    main()

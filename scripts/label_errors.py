@@ -48,7 +48,9 @@ def find(folder: Path) -> list[list[str]]:
     rows, names, shares = read(folder)
     labels = [names.index(row["true_label"]) for row in rows]
     ranked = find_label_issues(np.array(labels), shares, return_indices_ranked_by="self_confidence")
-    return [[rows[at]["path"], rows[at]["true_label"], names[int(shares[at].argmax())]] for at in ranked]
+    return [
+        [rows[at]["path"], rows[at]["true_label"], names[int(shares[at].argmax())]] for at in ranked
+    ]
 
 
 def outliers(folder: Path) -> list[list[str]]:
@@ -83,7 +85,9 @@ def main(folder: Path, corrected: str | None = None) -> None:
     if corrected is not None:
         with open(folder / FOUND, newline="") as file:
             changes = {row["path"]: row["suggested"] for row in csv.DictReader(file)}
-        rows = [[row["path"], changes.get(row["path"], row["true_label"])] for row in read(folder)[0]]
+        rows = [
+            [row["path"], changes.get(row["path"], row["true_label"])] for row in read(folder)[0]
+        ]
         write(Path(corrected), ["path", "label"], rows)
         return
     found = find(folder)

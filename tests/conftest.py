@@ -86,7 +86,8 @@ def call(command: Any, *args: str | Path) -> int:
 def label(*args: str | Path) -> int:
     """Runs ``python -m project.predict`` in this process."""
     with as_in_a_terminal():
-        return call(predict, *ONE_CPU, "--num_workers=0", *args)
+        words = [*ONE_CPU, "--num_workers=0", *map(str, args)]
+        return predict.predict(predict.parser().parse_args(words))
 
 
 def report_of(run: Path, *args: str) -> Path:

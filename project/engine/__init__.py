@@ -64,12 +64,14 @@ Examples:
     >>> class Evaluate(EvaluateCommand):
     ...     description = "Measures a checkpoint."
 
-    Commands on files have a parser and call the engine; ``parser.run(main)`` runs them:
+    Commands on files have a parser and call the engine; ``CommandParser.run`` runs them:
 
     >>> parser = CommandParser(prog="label")
     >>> _ = parser.add_argument("--output", type=str)
-    >>> def main(options):
+    >>> def label(options):
     ...     return label_files(ClassifierModule.load_from_checkpoint("best.ckpt"), options)
+    >>> def main():
+    ...     CommandParser.run(lambda: label(parser.parse_args()))
     >>> [function.__name__ for function in (export_model, write_report, check_images)]
     ['export_model', 'write_report', 'check_images']
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 
 from ..upstream import options_of
 from .entry import end_with_error, run_command
@@ -30,7 +30,7 @@ class CommandParser(ArgumentParser):
         >>> parser.parse_args(["--top_k", "3"]).top_k
         3
 
-        A script ends with ``parser.run(main)``, where ``main`` takes these options.
+        A script ends with ``CommandParser.run(lambda: main(parser.parse_args()))``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,9 +48,10 @@ class CommandParser(ArgumentParser):
         others = accepted(theclass).keys() - {*names}
         self.add_method_arguments(theclass, "__init__", as_group=False, skip=others)
 
-    def run(self, command: Callable[[Namespace], object]) -> NoReturn:
-        """Parses the command line and runs a command as a program, see :func:`run_command`."""
-        run_command(lambda: command(self.parse_args()))
+    @staticmethod
+    def run(command: Callable[[], object]) -> NoReturn:
+        """Runs a command as a program, which parses the command line, see :func:`run_command`."""
+        run_command(command)
 
     def format_help(self, formatter: HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""
