@@ -53,7 +53,7 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
 
 
 def test_options_of_one_reach_it_and_the_runs_config(workplace):
-    given = "{callbacks: {last_checkpoint: {every_minutes: 7}, first_batch: null}}"
+    given = "{callbacks: {last_checkpoint: {every_minutes: 7}, first_batch: false}}"
     flags = ["--callbacks.last_checkpoint.every_n_steps=5", "--trainer.max_epochs=1"]
     run: Any = small(f"--config={given}", *flags).trainer
     (last,) = [one for one in run.callbacks if isinstance(one, LastCheckpoint)]

@@ -319,7 +319,8 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     data.require_usable(trainer.world_size)
     limits = [f"limit_{split}_batches" for split in ("train", "val", "test")]
     for option in (*limits, "check_val_every_n_epoch", "val_check_interval"):
-        require(getattr(trainer, option) != 0, f"--trainer.{option}", 0, "above 0")
+        # a time between validations is no attribute of that name
+        require(getattr(trainer, option, 1) != 0, f"--trainer.{option}", 0, "above 0")
     folder = Path(trainer.default_root_dir, "checkpoints").resolve()
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
