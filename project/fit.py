@@ -48,7 +48,7 @@ class FitCLI(ProjectCLI, FitCommand):
     build_model = ImageClassifier
     classes = {"data": SyntheticFlowersDataModule, "model": ImageClassifier}
     defaults = {
-        "trainer.max_epochs": 4,
+        "trainer.max_epochs": 5,
         "trainer.log_every_n_steps": 10,
         "trainer.default_root_dir": "runs",
         "trainer.enable_model_summary": False,
