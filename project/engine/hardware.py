@@ -36,6 +36,11 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
     return min(cores, max(1, math.ceil(quota / period)))
 
 
+def loader_workers(devices: int) -> int:
+    """Returns the default number of processes that load images for each of a machine's devices."""
+    return min(8, max(1, usable_cores() // devices - 1))
+
+
 def best_precision(accelerator: str) -> str:
     """Returns bfloat16 autocast if the hardware is faster in it, or float32."""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():

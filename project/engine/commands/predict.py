@@ -20,7 +20,7 @@ from tqdm import tqdm
 from ..cli.command import ExactTrainer
 from ..cli.entry import quiet_libraries
 from ..errors import UserError, printable
-from ..hardware import usable_cores
+from ..hardware import loader_workers
 from ..loading.files import FileDataset, why_unreadable
 from ..loading.scan import image_paths, listed_paths, spelt
 from ..loading.workers import LazyDataLoader, image_loader
@@ -127,7 +127,7 @@ class NamedFiles(LightningDataModule):
         sampler = EvaluationSampler(order, trainer.world_size, trainer.global_rank)
         workers = self._options.num_workers
         if workers is None:
-            workers = min(8, max(1, usable_cores() // trainer.num_devices - 1))
+            workers = loader_workers(trainer.num_devices)
         is_pinned = torch.cuda.is_available()
         size = self._options.batch_size
         return image_loader(dataset, size, workers, 2, sampler=sampler, pin_memory=is_pinned)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..errors import UserError, require
-from ..hardware import usable_cores
+from ..hardware import loader_workers
 from ..preprocessing import Preprocessing, as_colour
 from ..randomness import Purpose, derived_seed, seed_generators
 from ..run.checkpoint import ABOUT, read_checkpoint, require_same_classes
@@ -316,7 +316,7 @@ class ImageDataModule(LightningDataModule, ABC):
         if self.num_workers is not None or is_ready:
             return self.num_workers or 0
         devices = self.trainer.num_devices if self.trainer is not None else 1
-        return min(8, max(1, usable_cores() // devices - 1))
+        return loader_workers(devices)
 
     def on_after_batch_transfer(self, batch: object, dataloader_idx: int) -> object:
         """Augments a training batch."""

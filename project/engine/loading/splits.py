@@ -85,6 +85,8 @@ def grouped_split(
     of its own, by its name. A group of several classes is where the smallest of these has it. With
     ``folds``, each group is in the first split, a fraction of 1 / ``folds``, in one fold.
     """
+    if not fractions:  # each split is there: no name need be hashed
+        return ["train"] * len(labels)
     members = defaultdict[str, set[str]](set)
     for label, group in zip(labels, groups, strict=True):
         members[label].add(group)
