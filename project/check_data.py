@@ -1,26 +1,27 @@
 """``python -m project.check_data``: read every image once, and check the data before training."""
 
-from typing import Any
+from typing import Any, Literal
 
 from jsonargparse import Namespace
+from jsonargparse.typing import OpenUnitInterval, PositiveInt
 
-from project.data import CSVDataModule, FolderDataModule
-from project.engine import CommandParser, check_images, note
+from project.engine import CommandParser
 
 _MAX_LISTED = 10
-_DATA_OPTIONS = {
-    "root",
-    "path_column",
-    "label_column",
-    "split_column",
-    "val_fraction",
-    "test_fraction",
-    "split_seed",
-    "group",
-    "label_from",
-    "channels",
-    "bits",
+_OF_DATA: dict[str, tuple[Any, str]] = {
+    "root": (str, "The folder that paths in the table are relative to, by default its own."),
+    "path_column": (str, "The column of the image files or ids."),
+    "label_column": (str, "The column of the classes, by name or number."),
+    "split_column": (str, "The column of train, val or test, or of 1 for val."),
+    "group": (str, "Finds a file's group, such as patient[0-9]+, which stays in one split."),
+    "label_from": (str, "Finds a file's class, such as ([a-z]+)_[0-9]+ of pug_12.jpg."),
+    "val_fraction": (OpenUnitInterval, "The share of validation images, by default 0.1."),
+    "test_fraction": (OpenUnitInterval, "The share of test images, by default 0.1."),
+    "split_seed": (int, "Decides which images are validation's and which are test's."),
+    "channels": (PositiveInt, "Takes images as they are stored, with that many channels."),
+    "bits": (Literal[8, 16], "The bits of each of these channels, by default 8."),
 }
+"""Options of ``--data`` that decide what is there, without torch, which ``--help`` does not need."""
 
 
 def parser() -> CommandParser:
@@ -36,12 +37,16 @@ def parser() -> CommandParser:
     parser.add_argument(
         "--output", type=str | None, default=None, help="A JSON file for everything that was found."
     )
-    parser.add_arguments_of(CSVDataModule, _DATA_OPTIONS)
+    for name, (kind, text) in _OF_DATA.items():
+        parser.add_argument(f"--{name}", type=kind | None, help=text)
     return parser
 
 
 def main(options: Namespace) -> int:
     """Prints the survey and the commands for training; returns 1 if ``fit`` would refuse."""
+    from project.data import CSVDataModule, FolderDataModule
+    from project.engine import check_images, note
+
     facts = check_images(options, FolderDataModule, CSVDataModule)
     if "classes" in facts:
         print(f"  {facts['layout']}\n\n{survey_table(facts)}")

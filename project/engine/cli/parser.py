@@ -6,7 +6,7 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 import json
 import re
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
@@ -40,13 +40,6 @@ class CommandParser(ArgumentParser):
         """Adds ``--import``, whose modules are imported as it is parsed."""
         text = "Your module of the checkpoint's model, network or data"
         self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
-
-    def add_arguments_of(self, theclass: type, names: Collection[str]) -> None:
-        """Adds some arguments of a constructor as options."""
-        from .command_line import accepted  # here, as it imports torch
-
-        others = accepted(theclass).keys() - {*names}
-        self.add_method_arguments(theclass, "__init__", as_group=False, skip=others)
 
     @staticmethod
     def run(command: Callable[[], object]) -> NoReturn:

@@ -54,8 +54,9 @@ def _check(
     facts: dict[str, Any],
 ) -> None:
     """Adds to the facts, and raises a UserError if training would refuse the data."""
-    defaults = accepted(table_class)
-    changed = {name: value for name, value in options.items() if value != defaults.get(name, value)}
+    changed = {name: value for name, value in options.items() if value is not None}
+    del changed["data"]
+    changed.pop("output", None)
     path = Path(options.data).expanduser()
     if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
         data = table_class(file=options.data, **changed)

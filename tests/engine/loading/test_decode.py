@@ -1,10 +1,13 @@
 """Image files as they really are: each is decoded as PIL decodes it, or refused by its name."""
 
 import os
+import random
 import re
 import struct
 import zlib
+from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,6 +203,26 @@ def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(tmp_path, d
         path.write_bytes(data[:length] + data[-2:])
         with pytest.raises(UnreadableFileError):
             decoded(path)
+
+
+@pytest.mark.parametrize("data", [*CUT.values(), SCRAMBLED], ids=[*CUT, "scans"])
+def test_the_check_refuses_exactly_what_training_would(tmp_path, data):
+    path = tmp_path / "image.jpg"
+    draw = random.Random(0)
+    for _ in range(20):
+        damaged = bytearray(data)
+        for _ in range(draw.choice([1, 9])):
+            damaged[draw.randrange(700, len(data))] = draw.randrange(256)
+        path.write_bytes(damaged[: draw.choice([len(data), draw.randrange(700, len(data))])])
+        assert is_refused(check_image, path) == is_refused(decoded, path)
+
+
+def is_refused(read: Callable[[Path], object], path: Path) -> bool:
+    try:
+        read(path)
+    except UnreadableFileError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("suffix", ["gif", "webp", "png", "tif"])
