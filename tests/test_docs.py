@@ -71,7 +71,7 @@ def shortened(command: str) -> list[str]:
     finer = (
         ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []
     )  # for smaller images
-    network = [] if "nets.TinyNet" in command else NETWORK
+    network = [] if "examples.network" in command else NETWORK
     own = words(command.split(">")[0])
     return [*own, *finer, *data, *TINY_TRAINER, *QUIET, *HERE, "--trainer.max_steps=1", *network]
 
@@ -94,10 +94,6 @@ def place(workplace, monkeypatch) -> Path:
     )
     write_cifar10(workplace / "data", monkeypatch)
     conftest.write_pets(workplace / "data" / "oxford-iiit-pet")
-    (code,) = re.findall(
-        r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "change_it.md").read_text(), re.S
-    )
-    (workplace / "nets.py").write_text(code)
     monkeypatch.syspath_prepend(workplace)
     return workplace
 
@@ -166,7 +162,7 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     text = (ROOT / "docs" / "change_it.md").read_text()
     for long, short in SMALLER.items():
         text = text.replace(long, short)
-    _, own, train, use, find = re.findall(r"```python\n(.*?)```", text, re.S)
+    own, train, use, find = re.findall(r"```python\n(.*?)```", text, re.S)
     conftest.draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
     names: dict[str, Any] = {}
     used: dict[str, Any] = {}
