@@ -229,7 +229,7 @@ def test_new_images_are_labelled_by_the_classes_of_a_checkpoint_and_may_lack_som
     root = write_folder(tmp_path, {"rose": 2, "tulip": 1, "daisy": 0})
     data = module(root)
     data.expect_classes(["tulip", "daisy", "rose"], "best.ckpt")
-    data.test_on("all")
+    data.test_on_all()
     data.setup("test")
     assert data.class_names == ["tulip", "daisy", "rose"]
     assert data.splits["all"].labels.tolist() == [0, 2, 2]

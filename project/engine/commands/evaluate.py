@@ -160,7 +160,7 @@ class EvaluateCommand(Command):
         data = self.datamodule
         if not isinstance(data, ImageFilesDataModule):
             raise UserError("--split all takes image files; name a folder or a CSV with --data")
-        data.test_on("all")
+        data.test_on_all()
         was_seen = was_trained_on(self._about, data)
         if was_seen:
             raise UserError(

@@ -30,16 +30,40 @@ class ImageCache:
     process, another process that writes the same image, or a power cut has left.
 
     Args:
-        path: The file, as :func:`cached_images` makes it.
+        folder: The folder for the file, which an earlier run with the same images and settings may
+            have made.
+        rows: Rows of :func:`..loading.check.check_files`. Image files are the same if these are:
+            names below the root of the data, lengths and times of change.
+        preprocessing: The steps that fit images to the network's input.
+        is_cropped: If true, images are cached scaled down to ``resize``, to be cropped at random.
+
+    Attributes:
         shapes: int64 (N, 2), height and width of each image.
     """
 
-    def __init__(self, path: Path, shapes: NDArray[np.int64]) -> None:
-        self.path = path
-        self.shapes = shapes
-        self._starts = np.cumsum(np.concatenate([[8 * len(shapes)], 3 * shapes.prod(axis=1)]))
-        self._known = np.zeros(len(shapes), bool)
+    def __init__(
+        self, folder: Path, rows: NDArray[np.void], preprocessing: Preprocessing, is_cropped: bool
+    ) -> None:
+        settings = f"whole {sorted(preprocessing.items())}"
+        self.shapes = np.full((len(rows), 2), preprocessing["crop"])
+        if is_cropped:
+            sizes = np.stack([rows["height"], rows["width"]], axis=1)
+            scale = np.minimum(1.0, preprocessing["resize"] / sizes.min(axis=1, keepdims=True))
+            self.shapes = np.maximum(1, np.round(sizes * scale)).astype(np.int64)
+            interpolation = preprocessing.get("interpolation", "bilinear")
+            settings = f"shorter side {preprocessing['resize']} {interpolation}"
+        key = hashlib.sha256(f"{_VERSION} {settings}".encode() + rows.tobytes())
+        self.path = folder / f"{key.hexdigest()[:24]}.images"
+        self._starts = np.cumsum(np.concatenate([[8 * len(rows)], 3 * self.shapes.prod(axis=1)]))
+        self._known = np.zeros(len(rows), bool)
         self._map: NDArray[np.uint8] | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _allocate(self.path, int(self._starts[-1]))
+        except OSError as error:
+            raise UserError(
+                f"--data.cache '{folder}' cannot be written ({error.strerror})"
+            ) from error
 
     def fetch(self, index: int, decode: Callable[[], Tensor]) -> Tensor:
         """Returns an image, uint8 (3, height, width), from ``decode`` on first use."""
@@ -58,33 +82,6 @@ class ImageCache:
 
     def __getstate__(self) -> dict[str, object]:  # each process maps the file itself
         return self.__dict__ | {"_map": None}
-
-
-def cached_images(
-    folder: Path, rows: NDArray[np.void], preprocessing: Preprocessing, is_cropped: bool
-) -> ImageCache:
-    """Makes the file, or finds the file of an earlier run with the same images and settings.
-
-    Image files are the same if their ``rows`` are, which :func:`..loading.check.check_files`
-    returns: names below the root of the data, lengths and times of change. If the images
-    ``is_cropped`` at random, they are cached scaled down to ``resize``.
-    """
-    settings = f"whole {sorted(preprocessing.items())}"
-    shapes = np.full((len(rows), 2), preprocessing["crop"])
-    if is_cropped:
-        sizes = np.stack([rows["height"], rows["width"]], axis=1)
-        scale = np.minimum(1.0, preprocessing["resize"] / sizes.min(axis=1, keepdims=True))
-        shapes = np.maximum(1, np.round(sizes * scale)).astype(np.int64)
-        interpolation = preprocessing.get("interpolation", "bilinear")
-        settings = f"shorter side {preprocessing['resize']} {interpolation}"
-    key = hashlib.sha256(f"{_VERSION} {settings}".encode() + rows.tobytes())
-    path = folder / f"{key.hexdigest()[:24]}.images"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _allocate(path, 8 * len(shapes) + 3 * int(shapes.prod(axis=1).sum()))
-    except OSError as error:
-        raise UserError(f"--data.cache '{folder}' cannot be written ({error.strerror})") from error
-    return ImageCache(path, shapes)
 
 
 def _allocate(path: Path, size: int) -> None:

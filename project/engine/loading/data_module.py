@@ -11,6 +11,7 @@ import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.seed import isolate_rng
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, SequentialSampler
@@ -62,9 +63,10 @@ class ImageDataModule(LightningDataModule, ABC):
     not_remembered: tuple[str, ...] = ()
     """Options that checkpoints cannot hold, as they are no plain data."""
     test_split = "test"
-    """The split that a test measures, see :meth:`test_on`."""
+    """The split that a test measures: ``test``, or another such as ``val``."""
     layout = ""
     """How the data was understood, and what is left out, in one line for people to read."""
+    fetch_archive = staticmethod(fetch_archive)
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class ImageDataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
-        self.hparams.update({name: _plain(value) for name, value in self.hparams.items()})
+        self.hparams.update(apply_to_collection(dict(self.hparams), (int, float), _plain))
         self.batch_size = batch_size
         self.class_balance = class_balance
         self.split_seed = split_seed
@@ -115,10 +117,6 @@ class ImageDataModule(LightningDataModule, ABC):
     def load(self) -> Mapping[str, BatchDataset]:
         """Opens ``train``, ``val`` and ``test``; :class:`ArrayDataset` if images lie in memory."""
 
-    def fetch_archive(self, url: str, md5: str, folder: str | Path) -> None:
-        """Makes a folder from the one of the same name in a .tgz archive, unless it is there."""
-        fetch_archive(url, md5, Path(folder))
-
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # a file could name what is imported
         cls, checkpoint_path: str | Path, **kwargs: Any
@@ -135,10 +133,6 @@ class ImageDataModule(LightningDataModule, ABC):
         from .remembered import open_data
 
         return cast(Self, open_data(read_checkpoint(checkpoint_path)[ABOUT], **kwargs))
-
-    def test_on(self, split: str) -> None:
-        """Lets a test measure another split from here on, such as ``val``."""
-        self.test_split = split
 
     def expect_classes(self, names: Sequence[str], source: str | Path) -> None:
         """Requires the classes that a checkpoint knows, before anything is loaded."""
@@ -361,10 +355,6 @@ class ImageDataModule(LightningDataModule, ABC):
         return batch._replace(images=rounded, labels=labels)
 
 
-def _plain(value: object) -> object:
-    """Converts jsonargparse's numbers to plain ones, as ``weights_only`` requires."""
-    if isinstance(value, list | tuple):
-        return type(value)(map(_plain, value))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    return float(value) if isinstance(value, float) else value
+def _plain(number: float) -> float:
+    """Converts a number of jsonargparse's to a plain one, as ``weights_only`` requires."""
+    return next(kind(number) for kind in (bool, int, float) if isinstance(number, kind))

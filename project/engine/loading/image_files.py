@@ -1,7 +1,8 @@
 """The data module of image files: finds, splits, checks and reads them."""
 
+import functools
 from abc import abstractmethod
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -15,7 +16,7 @@ from ..errors import UnreadableFileError, UserError, listed, printable, require
 from ..preprocessing import Preprocessing
 from ..run.progress import note
 from .batch import ImageBatch
-from .cache import cached_images
+from .cache import ImageCache
 from .check import check_files
 from .files import FileDataset, mean_and_std
 from .layout import ImageFile, Listing, alternatives, class_order, list_folder
@@ -25,6 +26,7 @@ from .splits import SPLITS, grouped_split
 from .table import Table
 
 _SPLITS = ("all", *SPLITS)
+_note_once = functools.cache(note)
 
 
 class ImageFilesDataModule(ResizedDataModule):
@@ -88,7 +90,6 @@ class ImageFilesDataModule(ResizedDataModule):
         self._files: list[ImageFile] = []
         self._table: Table | None = None
         self._rows: NDArray[np.void] | None = None
-        self._reported: set[Path] = set()
 
     @property
     @abstractmethod
@@ -133,11 +134,10 @@ class ImageFilesDataModule(ResizedDataModule):
         self._expected_by = source
         self._forget()
 
-    def test_on(self, split: str) -> None:
-        """Tests on another split, or on ``all`` images of data that nothing was trained on."""
-        if "all" in (split, self.test_split):
-            self._forget()
-        super().test_on(split)
+    def test_on_all(self) -> None:
+        """Lets a test measure all images together, of data that nothing was trained on."""
+        self.test_split = "all"
+        self._forget()
 
     def _forget(self) -> None:
         self._files = []
@@ -166,8 +166,6 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def _arranged(self, files: Sequence[ImageFile], notes: Sequence[str]) -> list[ImageFile]:
         """Checks and sorts the classes, and cuts splits that the data itself does not have."""
-        if not files:
-            raise UserError(f"'{printable(self.source)}' names no image")
         if self.test_split == "all":
             files = [file._replace(split="all") for file in files]
         names = class_order(files, self.source, self.expected_classes, self._expected_by)
@@ -212,9 +210,8 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def _checked_files(self) -> tuple[list[ImageFile], NDArray[np.void]]:
         """Returns the readable files, and the rows of :func:`check_files` about them."""
-        files = self.files()
         if self._rows is None:
-            paths = [file.path for file in files]
+            paths = [file.path for file in self.files()]
             broken, rows = check_files(paths, self.images_root, self.bands)
             if broken:
                 self._files = self._without(broken)
@@ -234,10 +231,11 @@ class ImageFilesDataModule(ResizedDataModule):
         for split in dict.fromkeys(file.split for file in files):
             places = [place for place, file in enumerate(files) if file.split == split]
             scale = self.crop_scale if split == "train" else None
-            cache = None
-            if self.cache is not None:
-                is_cropped = scale is not None
-                cache = cached_images(self.cache, rows[places], self.preprocessing, is_cropped)
+            cache = (
+                ImageCache(self.cache, rows[places], self.preprocessing, scale is not None)
+                if self.cache is not None
+                else None
+            )
             datasets[split] = FileDataset(
                 [files[place].path for place in places],
                 torch.tensor([labels[files[place].label] for place in places]),
@@ -284,9 +282,7 @@ class ImageFilesDataModule(ResizedDataModule):
         dataset = cast(FileDataset, self.splits[self.split_in_use])
         for index in batch.indices[~readable].tolist():
             file = dataset.files[index % len(dataset)]
-            if file not in self._reported:
-                self._reported.add(file)
-                note(f"warning: '{file}' cannot be read as an image and is left out")
+            _note_once(f"warning: '{file}' cannot be read as an image and is left out")
         if self.split_in_use != "train" or readable.all():
             return batch
         if not readable.any():
@@ -296,11 +292,8 @@ class ImageFilesDataModule(ResizedDataModule):
 
 def _require_whole_groups(files: Sequence[ImageFile]) -> None:
     """Refuses groups of which the data's own splits have a part each."""
-    splits_of = defaultdict[str, set[str]](set)
+    split_of = {file.group: file.split for file in files}
     for file in files:
-        splits_of[file.group].add(file.split)
-    for group, splits in splits_of.items():
-        if len(splits) > 1:
-            raise UserError(
-                f"--data.group: '{printable(group)}' has images in {listed(sorted(splits))}"
-            )
+        if file.split != split_of[file.group]:
+            splits = listed(sorted([file.split, split_of[file.group]]))
+            raise UserError(f"--data.group: '{printable(file.group)}' has images in {splits}")

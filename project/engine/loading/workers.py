@@ -12,7 +12,7 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, cast
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_convert
 
 from ..errors import WORKER_DIED, LocalError
 from ..run.processes import StopRequest
@@ -31,7 +31,7 @@ def image_loader(
         cast("Dataset[Any]", dataset),
         batch_size=batch_size,
         num_workers=workers,
-        collate_fn=_whole_batch,
+        collate_fn=default_convert,  # a dataset serves whole batches
         prefetch_factor=prefetch_factor if workers else None,
         persistent_workers=workers > 0,
         worker_init_fn=_leave_signals_to_the_run,
@@ -59,11 +59,6 @@ def _use_short_socket_paths() -> None:
             multiprocessing.util.get_temp_dir()
         finally:
             tempfile.tempdir = folder
-
-
-def _whole_batch(batch: object) -> object:
-    """Returns a batch, which the dataset has made already."""
-    return batch
 
 
 class LazyDataLoader(DataLoader[Any]):

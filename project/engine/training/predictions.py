@@ -92,7 +92,7 @@ class Predictions:
         device = model.device
         model.keeps_logits = True
         if as_in_use:
-            data.test_on(split)
+            data.test_split = split
         with warnings.catch_warnings():
             quiet_libraries()
             trainer = Trainer(
@@ -104,7 +104,7 @@ class Predictions:
                 evaluate = trainer.validate if split == "val" and not as_in_use else trainer.test
                 evaluate(model, datamodule=data, verbose=False)
             finally:
-                data.test_on("test")
+                data.test_split = "test"
                 model.keeps_logits = False
                 model.to(device).eval()
         if model.predictions is None:
