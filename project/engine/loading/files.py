@@ -1,14 +1,14 @@
 """Datasets of image files: those of training and evaluation, and files that are named."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ..errors import UnreadableFileError, printable
@@ -39,43 +39,42 @@ def prepare(
     preprocessing: Preprocessing,
     draws: Tensor | None = None,
     scale: Scale | None = None,
+    content: bytes | None = None,
 ) -> Tensor:
     """Reads an image file as evaluation sees it, or crops it at random by ``draws``.
 
-    Returns the image, (channels, crop, crop).
+    The ``content`` of a file is read in place of the file. Returns the image, (channels, crop,
+    crop).
     """
     name = os.fspath(path)
     if (bands := bands_of(preprocessing)) is not None:
         return fit_pixels(read_bands(name, bands), preprocessing, draws, scale)
-    with open_image(name) as image:
-        return fit_opened(image, name, preprocessing, draws, scale)
-
-
-def fit_opened(
-    image: Image.Image,
-    name: str,
-    preprocessing: Preprocessing,
-    draws: Tensor | None,
-    scale: Scale | None,
-) -> Tensor:
-    """Fits an opened image likewise; a random crop is decoded no larger than needed."""
-    if draws is None or scale is None:
-        return fit_image(decode(image, name), preprocessing)
-    size = upright_size(image, name)
-    box = random_box(*size, draws, scale, preprocessing.get("fit", "crop"))
-    pixels = decode(image, name, sufficient_size(size, box, preprocessing))
-    return fit_region(pixels, reduced_box(box, size, pixels), preprocessing)
+    with open_image(name, content) as image:
+        read = partial(decode, image, name)
+        return _fit(upright_size(image, name), read, preprocessing, draws, scale)
 
 
 def fit_pixels(
     pixels: Tensor, preprocessing: Preprocessing, draws: Tensor | None, scale: Scale | None
 ) -> Tensor:
     """Fits decoded pixels likewise."""
-    if draws is None or scale is None:
-        return fit_image(pixels, preprocessing)
     _, height, width = pixels.shape
-    box = random_box(width, height, draws, scale, preprocessing.get("fit", "crop"))
-    return fit_region(pixels, box, preprocessing)
+    return _fit((width, height), lambda _: pixels, preprocessing, draws, scale)
+
+
+def _fit(
+    size: tuple[int, int],
+    read: Callable[[tuple[int, int] | None], Tensor],
+    preprocessing: Preprocessing,
+    draws: Tensor | None,
+    scale: Scale | None,
+) -> Tensor:
+    """Fits what ``read`` decodes, which for a random crop need be no larger than it is told."""
+    if draws is None or scale is None:
+        return fit_image(read(None), preprocessing)
+    box = random_box(*size, draws, scale, preprocessing.get("fit", "crop"))
+    pixels = read(sufficient_size(size, box, preprocessing))
+    return fit_region(pixels, reduced_box(box, size, pixels), preprocessing)
 
 
 class Paths(Sequence[Path]):
@@ -88,17 +87,15 @@ class Paths(Sequence[Path]):
     def __init__(self, paths: Iterable[str | Path]) -> None:
         names = [os.fsencode(path) for path in paths]
         self.prefix = os.path.commonprefix(names) or b""  # noqa: RUF071  # any text in common
-        text = np.array([name.removeprefix(self.prefix) for name in names], np.bytes_)
-        self.text = torch.from_numpy(text.view(np.uint8).reshape(-1, text.itemsize))
+        self.names = np.array([name.removeprefix(self.prefix) for name in names], np.bytes_)
 
     def __len__(self) -> int:
-        return len(self.text)
+        return len(self.names)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
-        name = self.text[index].numpy().tobytes().rstrip(b"\0")
-        return Path(os.fsdecode(self.prefix + name))
+        return Path(os.fsdecode(self.prefix + self.names[index]))
 
 
 class FileDataset:
@@ -112,7 +109,7 @@ class FileDataset:
         seed: Decides the random crops.
         skip: Serves a file that cannot be read as a black image with the label -1, which is an
             error otherwise.
-        cache: Decoded images, see :func:`.cache.cached_images`.
+        cache: The decoded images.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
-from .scan import ImageScan, counts, describe_left_out, prefix_of, spelt
+from .scan import counts, describe_left_out, images_below, prefix_of, spelt
 from .sheet import TABLE_SUFFIXES
 from .splits import SPLITS
 
@@ -91,40 +91,37 @@ def list_folder(
             f"--data.root: there is no folder '{root}'; it must hold one folder of images for each"
             " class"
         )
-    scan = ImageScan(bands)
-    prefix = prefix_of(root)
-    paths = [path.removeprefix(prefix) for path in scan.images(root)]
-    left_out = describe_left_out(scan.left_out)
-    folders = _folders(paths)
+    others = Counter[str]()
+    paths = [*images_below(root, others, bands)]
+    left_out = describe_left_out(others)
+    folders = {path[: path.rfind(os.sep) + 1] for path in paths}
     top = _enter(folders, "", known)
-    names = _find_splits(root, folders, top, bool(known), label_from is not None)
-    roots = {split: _enter(folders, f"{top}{name}{os.sep}", known) for split, name in names.items()}
-    roots = roots or {"train": top}
-    files, loose = _classified(prefix, paths, roots, label_from, group)
-    if label_from is not None:
-        notes = [f"classes from paths, by {label_from!r}"]
-    else:
-        _require_images(root / roots["train"], files, left_out, bool(known))
-        notes = [f"classes from the folders of {root.absolute().name}/{roots['train']}"]
+    by_path = label_from is not None
+    names = _find_splits(root, folders, top, bool(known), by_path) or {"train": ""}
+    roots = {split: _enter(folders, top + name, known) for split, name in names.items()}
+    files, loose = _classified(root, paths, roots, label_from, group)
+    _require_images(root / roots["train"], files, left_out, bool(known) or by_path)
+    source = f"the folders of {root.absolute().name}/{roots['train']}"
+    notes = [f"classes from {source if label_from is None else f'paths, by {label_from!r}'}"]
     filled = {file.split for file in files}
     for split, name in [*names.items()][1:]:
         if split in filled:
-            notes.append(f"{split} from {name}/")
+            notes.append(f"{split} from {name}")
         elif split == "test":
-            notes.append(unlabelled(f"{name}/", len(loose.pop(split))))
+            notes.append(unlabelled(name, len(loose.pop(split))))
         else:
             raise UserError(
                 f"'{printable(root / top / name)}' has {len(loose[split]):,} images, but no folder"
                 " for each class, as train has; sort them, or move the folder away to cut a"
                 " validation set from train"
             )
-    if others := [*chain.from_iterable(loose.values())]:
-        notes.append(f"images in no class are left out: {len(others):,}, such as {others[0]}")
+    if outside := [*chain.from_iterable(loose.values())]:
+        notes.append(f"images in no class are left out: {len(outside):,}, such as {outside[0]}")
     return files, [*notes, left_out]
 
 
 def _classified(
-    prefix: str,
+    root: Path,
     paths: Sequence[str],
     roots: Mapping[str, str],
     label_from: str | None,
@@ -132,35 +129,28 @@ def _classified(
 ) -> tuple[list[ImageFile], dict[str, list[str]]]:
     """Returns the files of classes, and paths that are in none, by the split they are in."""
     files = []
+    prefix = prefix_of(root)
     loose = defaultdict[str, list[str]](list)
-    places = {folder: _place_of(folder, roots) for folder in _folders(paths)}
     for path in paths:
-        split, label = places[path[: path.rfind(os.sep) + 1]]
-        name = path[len(roots.get(split, "")) :]
+        split = next((split for split, folder in roots.items() if path.startswith(folder)), "")
+        name = path.removeprefix(roots.get(split, ""))
+        label = os.path.dirname(name).partition(os.sep)[0]
         if split and label_from is not None:
             name = path
-            label = spelt(search_path(label_from, path, "--data.label_from"))
-        if not label:
+            label = search_path(label_from, path, "--data.label_from")
+        if not (split and label):
             loose[split].append(path)
             continue
         if group is not None:
             name = search_path(group, path, "--data.group")
-        files.append(ImageFile(prefix + path, label, split, spelt(name)))
+        files.append(ImageFile(prefix + path, spelt(label), split, spelt(name)))
     return files, loose
-
-
-def _place_of(folder: str, roots: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the split and the class of the images in a folder; empty texts if they have none."""
-    for split, root in roots.items():
-        if folder.startswith(root):
-            return split, spelt(folder[len(root) :].partition(os.sep)[0])
-    return "", ""
 
 
 def _find_splits(
     root: Path, folders: Collection[str], top: str, are_classes: bool, by_path: bool
 ) -> dict[str, str]:
-    """Finds the folders of splits in ``top``, or returns nothing if these are classes.
+    """Finds the folders of splits in ``top``, such as ``train/``; nothing if these are classes.
 
     If classes are found ``by_path``, a split needs no folders.
     """
@@ -178,12 +168,7 @@ def _find_splits(
                 f"'{printable(root / top / name)}' has images, but is no split: rename it if it is"
                 " one, such as to val or test, or move it away"
             )
-    return names
-
-
-def _folders(paths: Iterable[str]) -> set[str]:
-    """Returns the folders that hold images, as the beginnings of paths."""
-    return {path[: path.rfind(os.sep) + 1] for path in paths}
+    return {split: f"{name}{os.sep}" for split, name in names.items()}
 
 
 def _subfolders(folders: Collection[str], parent: str) -> list[str]:
@@ -288,7 +273,7 @@ def class_order(
         )
     if len(names) < 2:
         raise UserError(
-            f"'{printable(source)}' has one class only, '{printable(*names)}'; there is nothing to"
+            f"'{printable(source)}' has one class only, '{listed(names)}'; there is nothing to"
             " tell apart; --data.label_from finds classes in paths"
         )
     return sort_classes(names)

@@ -1,20 +1,32 @@
-"""The workings of a data module of any map-style dataset, such as those of torchvision."""
+"""Any map-style dataset of (image, label), such as torchvision's, served as image files are."""
 
+import copy
+import operator
 from collections.abc import Callable, Sized
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset, IterableDataset
+import numpy as np
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, Subset
 
-from ..errors import UserError
+from ..errors import LocalError, UserError
+from ..preprocessing import Preprocessing, empty_images
+from ..randomness import Purpose, derived_seed, seed_generators
 from ..run.files import one_at_a_time
-from .batch import BatchDataset
+from .batch import BatchDataset, ImageBatch, Keys, split_keys
+from .decode import upright_pixels
+from .files import Scale, crop_draws, fit_pixels, prepare
 from .hugging_face import feature_datasets, open_hugging_face
 from .resized import ResizedDataModule
 from .splits import SPLITS, grouped_split
-from .torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
+
+_LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
 
 Source = Callable[[], Sized] | Dataset[Any] | Callable[..., object]
 """A dataset, or what returns one; of Hugging Face also one for each split.
@@ -72,9 +84,9 @@ class MapDatasetModule(ResizedDataModule):
             dataset.image(0)
 
     @cached_property
-    def datasets(self) -> dict[str, MapDataset]:
+    def datasets(self) -> dict[str, Any]:
         """The datasets of the splits that there are."""
-        datasets: dict[str, MapDataset] = {}
+        datasets: dict[str, Any] = {}
         for split, source in self._sources.items():
             dataset = _opened(f"--data.{split}", source)
             parts = {split: dataset}
@@ -139,10 +151,14 @@ class MapDatasetModule(ResizedDataModule):
         splits: dict[str, BatchDataset] = {}
         for split, positions in self.positions.items():
             dataset = self.datasets.get(split, self.datasets["train"])
-            options: dict[str, Any] = {"seed": self.split_seed}  # measured alike in any run
-            if split == "train":
-                options = {"seed": self.seed, "crop_scale": self.crop_scale}
-            splits[split] = TorchDataset(dataset, positions, count, self.preprocessing, **options)
+            is_training = split == "train"
+            splits[split] = TorchDataset(
+                Subset(dataset, positions),
+                count,
+                self.preprocessing,
+                self.crop_scale if is_training else None,
+                self.seed if is_training else self.split_seed,  # measured alike in any run
+            )
         return splits
 
 
@@ -164,3 +180,136 @@ def _opened(option: str, source: Any) -> Any:
     if len(source) == 0:
         raise UserError(f"{option}: {type(source).__name__} has no samples")
     return source
+
+
+class TorchDataset:
+    """Samples of a map-style dataset, cropped when a batch asks for them.
+
+    A sample is an image and its label; the image is one of PIL, uint8 (channels, height, width), or
+    a file's bytes. What the dataset itself does at random is repeatable: around each access, the
+    generators of torch, NumPy and Python are seeded by (seed, epoch, index).
+    """
+
+    def __init__(
+        self,
+        dataset: Subset[Any],
+        num_classes: int,
+        preprocessing: Preprocessing,
+        crop_scale: Scale | None,
+        seed: int,
+    ) -> None:
+        self.dataset = dataset
+        self.num_classes = num_classes
+        self.preprocessing = preprocessing
+        self.crop_scale = crop_scale
+        self.seed = seed
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 (N,); an error where they cannot be had without loading every image."""
+        labels = labels_of(self.dataset)
+        if labels is None:
+            raise UserError(
+                f"the dataset {type(self.dataset.dataset).__name__} does not tell its labels without"
+                " loading every image; give it a list of them called targets"
+            )
+        return labels
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, keys: Keys) -> ImageBatch:
+        epoch, indices = split_keys(keys)
+        images = empty_images(len(keys), self.preprocessing)
+        labels = torch.empty(len(keys), dtype=torch.int64)
+        draws = crop_draws(self.seed, epoch, indices)
+        with isolate_rng(include_cuda=False):
+            for row, index in enumerate(indices.tolist()):
+                images[row], labels[row] = self._sample(self.dataset, index, epoch, draws[row])
+        return ImageBatch(images, labels, indices)
+
+    def image(self, index: int) -> Tensor:
+        """One image as evaluation sees it, uint8 (3, crop, crop)."""
+        with isolate_rng(include_cuda=False):
+            return self._sample(_unopened(self.dataset), index)[0]
+
+    def name(self, index: int) -> str:
+        """The dataset's class and the sample's position in it."""
+        return f"{type(self.dataset.dataset).__name__}[{self.dataset.indices[index]}]"
+
+    def _sample(
+        self, dataset: Subset[Any], index: int, epoch: int = 0, draws: Tensor | None = None
+    ) -> tuple[Tensor, int]:
+        """Returns a sample's image, cropped at random by ``draws``, and its label."""
+        position = index % len(self)
+        name = self.name(position)
+        seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index))
+        sample = dataset[position]
+        if not (isinstance(sample, tuple | list) and len(sample) == 2):
+            raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}")
+        image, label = sample
+        fitting = self.preprocessing, draws, self.crop_scale
+        try:
+            label = operator.index(label)
+            pixels = (
+                prepare(name, *fitting, content=image)
+                if isinstance(image, bytes)
+                else fit_pixels(pixels_of(image), *fitting)
+            )
+        except (TypeError, ValueError) as error:
+            raise LocalError(f"{name}: {error}") from error
+        if not 0 <= label < self.num_classes:
+            raise LocalError(
+                f"{name}: its label must be from 0 to {self.num_classes - 1}, got {label}; see"
+                " --data.class_names"
+            )
+        return pixels, label
+
+
+def pixels_of(image: object) -> Tensor:
+    """Converts a dataset's image to upright RGB pixels, uint8 (3, height, width)."""
+    if isinstance(image, Image.Image):
+        return upright_pixels(image)
+    kind = type(image).__name__
+    if isinstance(image, Tensor):
+        if image.dtype == torch.uint8 and image.dim() == 3 and image.shape[0] in (1, 3):
+            return image.as_subclass(Tensor).cpu().expand(3, -1, -1)
+        kind = f"{image.dtype} {tuple(image.shape)}; leave out ToTensor, ToDtype and Normalize"
+    raise TypeError(
+        "its image must be of PIL, a file's bytes, or a uint8 tensor (1 or 3 channels, height,"
+        f" width), got {kind}"
+    )
+
+
+def labels_of(dataset: Any) -> Tensor | None:
+    """The labels of a dataset, int64 (N,); None where they cannot be had without loading images."""
+    if isinstance(dataset, Subset):
+        labels = labels_of(dataset.dataset)
+        return None if labels is None else labels[torch.tensor(dataset.indices)]
+    if getattr(dataset, "target_transform", None) is not None:  # the list has other labels
+        return None
+    for name in _LABEL_LISTS:
+        listing = np.asarray(getattr(dataset, name, None))
+        if listing.dtype.kind in "iu" and listing.shape == (len(dataset),):
+            return torch.from_numpy(listing.astype(np.int64))
+    return None
+
+
+def class_names_of(dataset: Any) -> list[str]:
+    """Returns the class names: the dataset's ``classes``, else numbers, or none if unknown."""
+    if isinstance(dataset, Subset):
+        return class_names_of(dataset.dataset)
+    classes = getattr(dataset, "classes", None)
+    if isinstance(classes, list | tuple):  # ImageNet's are tuples of synonyms
+        return [", ".join(name) if isinstance(name, tuple) else str(name) for name in classes]
+    labels = labels_of(dataset)
+    count = getattr(dataset, "num_classes", 0) if labels is None else int(labels.max()) + 1
+    return [str(label) for label in range(count)]
+
+
+def _unopened(dataset: Any) -> Any:
+    """Copies the dataset, so that files opened here are not shared with the workers."""
+    fresh = copy.copy(dataset)
+    if isinstance(fresh, Subset):
+        fresh.dataset = _unopened(fresh.dataset)
+    return fresh

@@ -15,53 +15,48 @@ from .decode import IMAGE_SUFFIXES
 _OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini"}
 
 
-class ImageScan:
-    """Lists the image files below folders, and counts the files left out by suffix.
+def images_below(
+    folder: str | Path,
+    left_out: Counter[str],
+    bands: Bands | None = None,
+    note: Callable[[str], object] | None = None,
+) -> Iterator[str]:
+    """Yields the paths below a folder of its images, then its subfolders', each sorted by name.
 
     Files count whose names end as images' do, whatever they are, as reading them tells. Hidden
     files and folders and those of operating systems do not. Links to folders are followed unless
     they lead back up.
 
     Args:
+        folder: The folder.
+        left_out: Counts the files that are no images, by the ends of their names.
         bands: Given if images are used as they are stored: ``.npy`` files are images, too.
         note: Is told of folders that cannot be read; without it, they are an error.
-
-    Attributes:
-        left_out: The number of files that are no images, by the ends of their names.
     """
-
-    def __init__(
-        self, bands: Bands | None = None, note: Callable[[str], object] | None = None
-    ) -> None:
-        self._suffixes = IMAGE_SUFFIXES | {".npy"} if bands else IMAGE_SUFFIXES
-        self._note = note
-        self.left_out = Counter[str]()
-
-    def images(self, folder: str | Path) -> Iterator[str]:
-        """Lists a folder's images, then its subfolders', sorted by name on every system."""
-        waiting = [os.fspath(folder)]
-        while waiting:  # as os.walk would be recursive
-            path = waiting.pop()
-            try:
-                entries = sorted(os.scandir(path), key=lambda entry: spelt(entry.name))
-            except OSError as error:
-                if self._note is None:
-                    raise
-                self._note(f"'{path}' cannot be read ({error.strerror}), and is left out")
+    suffixes = IMAGE_SUFFIXES | {".npy"} if bands else IMAGE_SUFFIXES
+    waiting = [""]
+    while waiting:  # as os.walk would be recursive
+        inside = waiting.pop()
+        path = Path(folder, inside)
+        try:
+            entries = sorted(os.scandir(path), key=lambda entry: spelt(entry.name))
+        except OSError as error:
+            if note is None:
+                raise
+            note(f"'{path}' cannot be read ({error.strerror}), and is left out")
+            continue
+        folders = []
+        for entry in entries:
+            suffix = os.path.splitext(entry.name)[1].lower()
+            if not counts(entry.name):
                 continue
-            folders = []
-            prefix = prefix_of(path)
-            for entry in entries:
-                suffix = os.path.splitext(entry.name)[1].lower()
-                if not counts(entry.name):
-                    continue
-                if _is_folder(entry):
-                    folders.append(prefix + entry.name)
-                elif suffix in self._suffixes:
-                    yield prefix + entry.name
-                else:
-                    self.left_out[suffix] += 1
-            waiting += reversed(folders)
+            if _is_folder(entry):
+                folders.append(f"{inside}{entry.name}{os.sep}")
+            elif suffix in suffixes:
+                yield inside + entry.name
+            else:
+                left_out[suffix] += 1
+        waiting += reversed(folders)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -117,13 +112,14 @@ def image_paths(
     named: Iterable[str], note: Callable[[str], object], bands: Bands | None = None
 ) -> Iterator[str]:
     """Lists the named files, whatever they are, and the image files in named folders."""
-    scan = ImageScan(bands, note)
+    left_out = Counter[str]()
     for path in named:
         if os.path.isdir(path):
-            yield from scan.images(path)
+            prefix = prefix_of(path)
+            yield from (prefix + name for name in images_below(path, left_out, bands, note))
         else:
             yield path
-    if text := describe_left_out(scan.left_out):
+    if text := describe_left_out(left_out):
         note(text)
 
 

@@ -48,7 +48,9 @@ def hashed_split(
     comes. Only such files ever move when others are added; once every split has a file of its own,
     no file of the class moves.
     """
-    ranks = (np.fromiter((_rank(seed, name) for name in names), np.float64) - start) % 1.0
+    # integers below 2^53, which are exact
+    hashes = (int.from_bytes(_digest(seed, name, 8)) >> 11 for name in names)
+    ranks = (np.fromiter(hashes, np.float64) / 2**53 - start) % 1.0
     order = ranks.argsort(kind="stable")
     parts = _cut(ranks[order], fractions, class_name)
     return {split: np.sort(order[part]).tolist() for split, part in parts.items()}
@@ -114,11 +116,6 @@ def grouped_split(
                 " classes; use another --data.split_seed, or add images"
             )
     return splits
-
-
-def _rank(seed: int, name: str) -> float:
-    """Hashes a name to a number that is uniform in [0, 1), in steps of 2^-53, which are exact."""
-    return (int.from_bytes(_digest(seed, name, 8)) >> 11) * 2.0**-53
 
 
 def _digest(seed: int, name: str, size: int) -> bytes:

@@ -1,7 +1,7 @@
 """Finds the image files that a table names, with their labels and, if it has them, splits."""
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from glob import escape
@@ -19,7 +19,7 @@ from .layout import (
     split_names,
     unlabelled,
 )
-from .scan import ImageScan, is_image, prefix_of, spelt
+from .scan import images_below, is_image, prefix_of, spelt
 from .sheet import Sheet, key_of, likely_labels, names_of_numbers, read_sheet
 
 _PATHS = (
@@ -47,7 +47,7 @@ def split_tables(file: Path) -> Mapping[str, Path]:
 
 
 class _Columns(NamedTuple):
-    """The columns that are used; of splits and groups, an empty name if there are none.
+    """The columns that are used; of splits, an empty name if there are none.
 
     Labels are in one column, or in one of zeros and ones for each class, or in none.
     """
@@ -55,7 +55,6 @@ class _Columns(NamedTuple):
     path: str
     labels: Sequence[str]
     split: str
-    group: str | None
 
 
 class Table:
@@ -99,7 +98,7 @@ class Table:
         columns = self._choose_columns(first)
         folders = {self.root, *(file.parent for file in self.files.values())}
         source, names = names_of_numbers(sheets.values(), columns.labels, folders)
-        used = {columns.path, columns.split, columns.group, *columns.labels}
+        used = {columns.path, columns.split, self.group, *columns.labels}
         unused = [name for name in first.columns if name not in used]
         labels = f"the {_columns(columns.labels)}" if columns.labels else "paths"
         notes = [
@@ -130,10 +129,9 @@ class Table:
     def _choose_columns(self, sheet: Sheet) -> _Columns:
         path = self._path_column(sheet)
         split = self._split_column(sheet, path)
-        group = self.group if self.group in sheet.columns else None
-        others = [name for name in sheet.columns if name not in (path, split, group)]
+        others = [name for name in sheet.columns if name not in (path, split, self.group)]
         labels = [] if self.label_from else self._label_columns(sheet, others)
-        return _Columns(path, labels, split, group)
+        return _Columns(path, labels, split)
 
     def _path_column(self, sheet: Sheet) -> str:
         """Returns the column of a usual name; of several, the one whose first file is there."""
@@ -221,9 +219,7 @@ class Table:
     def _index(self) -> Mapping[str, Sequence[str]]:
         """The images below the root, by their paths, names and stems, each spelt alike."""
         index = defaultdict[str, list[str]](list)
-        start = len(prefix_of(self.root))
-        for file in ImageScan(self.bands).images(self.root):
-            path = file[start:]
+        for path in images_below(self.root, Counter(), self.bands):
             name = os.path.basename(path)
             for key in {path, name, os.path.splitext(name)[0]}:
                 index[spelt(key)].append(path)
