@@ -15,15 +15,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from traceback import extract_tb
 from typing import NoReturn
 
 from ..errors import LINES, WORKER_DIED, LocalError, UserError, first_of_machine, printable
 
 _PACKAGE = (__package__ or "").partition(".")[0]
-_ENGINE = str(Path(__file__).parents[1])
-_LIBRARY = re.compile(r"-packages/(lightning|torch|jsonargparse)/")
 TRACEBACK = f"{_PACKAGE.upper()}_TRACEBACK"
 """The variable that shows the traceback of user errors, too, named after the package."""
 
@@ -45,8 +41,14 @@ _LIBRARIES = (
         "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size",
     ),
     ("UnicodeEncodeError", "surrogates not allowed", "the name of a file is not UTF-8; rename it"),
+    ("MisconfigurationException", "", None),
+    ("RuntimeError", "Early stopping conditioned on", None),
+    ("ValueError", "invalid accelerator name", None),
 )
-"""Errors of torch about the machine or the options: type, pattern and description."""
+"""Errors of torch and Lightning about the machine or the options: type, pattern, description.
+
+None is their own text.
+"""
 
 _SYSTEM = {
     **dict.fromkeys(
@@ -151,17 +153,8 @@ def _description(error: BaseException) -> str | None:
         return None if advice is None else f"{text}{advice}"
     for kind, pattern, description in _LIBRARIES:
         if type(error).__name__ == kind and re.search(pattern, text):
-            return description
-    return " ".join(text.split()) if _is_refusal_of_lightning(error) else None
-
-
-def _is_refusal_of_lightning(error: BaseException) -> bool:
-    """Returns True if Lightning itself raised an error, and no code of the user's had called it."""
-    frames = extract_tb(error.__traceback__)[::-1]
-    if not frames or "-packages/lightning/" not in frames[0].filename:
-        return False
-    callers = (frame.filename for frame in frames if not _LIBRARY.search(frame.filename))
-    return str(frames[0].line).startswith("raise ") and next(callers, _ENGINE).startswith(_ENGINE)
+            return description or " ".join(text.split())
+    return None
 
 
 def quiet_libraries() -> None:

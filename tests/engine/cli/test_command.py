@@ -86,7 +86,6 @@ PLATEAU = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=v
     (BEST, "val/accuracy"),
     (PLATEAU, "val/accuracy"),
     (f"{EARLY} --trainer.callbacks.mode=b", "`mode`"),
-    ("--trainer.callbacks+=LearningRateFinder", "lr_find"),
     ("--trainer.accelerator=gpuu", "gpuu"),
     ("--trainer.limit_test_batches=0.01", "limit_test_batches"),
     ("--trainer.limit_train_batches=0.01", "limit_train_batches"),
@@ -204,7 +203,6 @@ extra -> unrecognized arguments: extra
 --trainer.limit_val_batches=0 -> --trainer.limit_val_batches must be above 0
 --trainer.check_val_every_n_epoch=0 -> --trainer.check_val_every_n_epoch must be above 0
 --trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir must be a folder of this machine
---trainer.barebones=true -> Logging can impact raw speed
 --seed_everything=-1 -> "seed": Not of type NonNegativeInt
 --trainer.strategy=ddp_spawn -> forked or spawned processes cannot hand their metrics back; use ddp
 --trainer.accelerator=gpuu -> gpuu
