@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..cli.command import Command, require_sound_run
-from ..cli.command_line import full_name
+from ..cli.command_line import flat, full_name, read_config
 from ..cli.entry import run_command
 from ..errors import LocalError, NonFiniteError, UserError, listed
 from ..hardware import best_precision, tune_malloc
@@ -24,10 +24,12 @@ from ..run.checkpoint import (
     require_same_classes,
     with_atomic_writes,
 )
+from ..run.files import read_yaml, write_text
 from ..run.folder import RunFolder, derived_name
 from ..run.loggers import log_settings, loggers_of, place_in_folder, rewind
 from ..training.checkpoints import (
     BestCheckpoint,
+    best_checkpoint,
     chosen_monitor,
     evaluate_best,
 )
@@ -114,23 +116,22 @@ class FitCommand(Command):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
-        self.monitor = chosen_monitor(self.config.monitor, self.config.mode, self.model.monitors())
         added = self.config_init.trainer.callbacks or []
         defaults = self.trainer_defaults["callbacks"] = self._callbacks()
         if not any(isinstance(callback, Checkpoint) for callback in (*defaults, *added)):
             kwargs["enable_checkpointing"] = False  # otherwise Lightning adds a ModelCheckpoint
-        # Lightning looks here for SLURM's checkpoints of this run, too
-        kwargs["default_root_dir"] = self.run.path
-        kwargs["logger"] = loggers_of(self.config_init.trainer.logger, self.run.path)
-        kwargs["plugins"] = with_atomic_writes(self.config_init.trainer.plugins, self.run.path)
-        trainer = super().instantiate_trainer(**kwargs)
+        trainer = super().instantiate_trainer(
+            # Lightning looks here for SLURM's checkpoints of this run, too
+            default_root_dir=self.run.path,
+            logger=loggers_of(self.config_init.trainer.logger, self.run.path),
+            plugins=with_atomic_writes(self.config_init.trainer.plugins, self.run.path),
+            **kwargs,
+        )
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         # a Timer ends training at the end of a batch, of which others then log the last metrics
         first = (LastCheckpoint, Timer, *self.first_callbacks)
         callbacks.sort(key=lambda callback: not isinstance(callback, first))
         self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
-        keepers = (callback for callback in callbacks if isinstance(callback, BestCheckpoint))
-        self._keep_best = next(keepers, None)
         return trainer
 
     def _callbacks(self) -> list[Callback]:
@@ -141,7 +142,9 @@ class FitCommand(Command):
             if (option := options[name])
         ]
         if options.best_checkpoint:
-            callbacks.append(BestCheckpoint(self.run.checkpoints, *self.monitor))
+            config = self.config
+            monitor = chosen_monitor(config.monitor, config.mode, self.model.monitors())
+            callbacks.append(BestCheckpoint(self.run.checkpoints, *monitor))
         return callbacks
 
     @classmethod
@@ -178,8 +181,10 @@ class FitCommand(Command):
         changes: list[str] = []
         if trainer.is_global_zero:
             config = self.parser.dump(self._saved_config, skip_unset=False)
-            changes = run.changed_options(config) if path else []
-            run.write_config(config)
+            if path is not None:
+                before = read_config(str(run.config))
+                changes = run.changed_options(before, flat(read_yaml(config, "--config")))
+            write_text(run.config, config)
             rewind(run.path, checkpoint.get(CURVES, {}))
         if path is None:
             size = sum(parameter.numel() for parameter in model.parameters())
@@ -218,7 +223,8 @@ class FitCommand(Command):
                 self.note(f"stopped early, after epoch {stopping.stopped_epoch + 1}: {reason}")
         # names without --name differ between processes
         best = trainer.strategy.broadcast(str(self.run.best))
-        if not (self._keep_best and self._keep_best.best_model_path):
+        kept = best_checkpoint(trainer)
+        if kept is None or not kept.best_model_path:
             # as where training ends before an epoch does
             trainer.validate(model, datamodule=data, verbose=False)
             trainer.save_checkpoint(best)
@@ -229,8 +235,8 @@ class FitCommand(Command):
     def _say_how_to_resume(self, error: BaseException) -> None:
         """Says how to resume a run that was stopped, or adds it to an error of the machine."""
         # without --name, the first process's name is this one's as soon as they have agreed
-        best = self._keep_best
-        folder = Path(best.dirpath).parent if best and best.dirpath else self.run.path
+        kept = best_checkpoint(self.trainer)
+        folder = Path(kept.dirpath).parent if kept and kept.dirpath else self.run.path
         verb = "resume" if self._keeps_last else "start again"
         advice = f"to {verb}, run the same command with --name {shlex.quote(folder.name)}"
         if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
@@ -21,6 +22,9 @@ from .progress import note
 
 _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
 
+CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+"""Arguments of ``open`` for files of rows."""
+
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
@@ -28,7 +32,7 @@ _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 def whole_file(path: Path) -> Iterator[Path]:
     """Yields a hidden path beside the target to write to, which replaces it at the end.
 
-    Where the block raises, the target stays as it was.
+    Where the block raises, the target stays as it was. A link is replaced, not followed.
     """
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     # of a killed process, or a link to elsewhere that came with the folder
@@ -48,6 +52,18 @@ def _wait_for_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a whole file of text."""
+    with whole_file(Path(path)) as partial:
+        partial.write_text(text)
+
+
+def require_new(option: str, path: str | os.PathLike[str] | None, overwrite: bool) -> None:
+    """Refuses the file of an option that is there already, unless it may be replaced."""
+    if path is not None and os.path.exists(path) and not overwrite:
+        raise UserError(f"{option}: '{path}' is there already; --overwrite replaces it")
 
 
 def one_at_a_time(path: Path) -> FileLock:

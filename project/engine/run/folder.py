@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, printable, require
-from .files import read_yaml, whole_file
+from .files import write_text
 
 CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
 
 _LONGEST_NAME = 255  # bytes, on Linux and macOS
-_MAY_CHANGE = ("--model.weights", "--model.compile")
+_DECISIVE = ("model", "data", "seed_everything", "monitor", "mode")
+_MAY_CHANGE = ("model.weights", "model.compile")
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
 
 
@@ -50,38 +51,28 @@ class RunFolder:
         """Returns the checkpoints to resume from that are there, the newest first."""
         return [path for path in (self.last, self.previous) if path.exists()]
 
-    def changed_options(self, config: str) -> list[str]:
-        """Compares a config with the run's own, and names the changed options of the data.
+    def changed_options(
+        self, before: Mapping[str, object], options: Mapping[str, object]
+    ) -> list[str]:
+        """Compares options with those of the run's own config, and names changed ones of the data.
 
         Raises:
-            UserError: Another option has changed that decides what a run is, or its config cannot
-                be read.
+            UserError: Another option has changed that decides what a run is.
         """
-        try:
-            before = _options(self.config.read_text(), str(self.config))
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise UserError(
-                f"'{self.config}' is missing or damaged; write it anew: the run's command with"
-                f" --print_config > {shlex.quote(str(self.config))}"
-            ) from error
         changes = []
-        for name, value in _options(config, "--config").items():
-            if name in _MAY_CHANGE or value == before.get(name, value):
+        for name, value in options.items():
+            is_decisive = name.startswith(_DECISIVE) and name not in _MAY_CHANGE
+            if not is_decisive or value == before.get(name, value):
                 continue
-            change = f"{name} is {value}, not {before[name]}"
+            change = f"--{name} is {value}, not {before[name]}"
             # batches of another size would repeat or skip images of an epoch
-            if not name.startswith(("--data", "--seed")) or name == "--data.batch_size":
+            if not name.startswith(("data", "seed")) or name == "data.batch_size":
                 raise UserError(
                     f"{change}, which cannot change when the run '{self.path}' resumes; to change"
                     f" it, start another: --model.weights {self.last} --name another"
                 )
             changes.append(change)
         return changes
-
-    def write_config(self, config: str) -> None:
-        """Writes the run's config, by which it can be repeated."""
-        with whole_file(self.config) as partial:
-            partial.write_text(config)
 
     def require_unfinished(self) -> None:
         """Refuses a run that has its final metrics."""
@@ -136,21 +127,9 @@ class RunFolder:
 
     def write_metrics(self, metrics: Mapping[str, object]) -> None:
         """Writes the final metrics, the mark of a finished run, and tidies up."""
-        with whole_file(self.metrics) as partial:
-            partial.write_text(json.dumps(metrics, indent=2) + "\n")
+        write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
         self.previous.unlink(missing_ok=True)
         self._lock.unlink(missing_ok=True)
-
-
-def _options(config: str, source: str) -> dict[str, object]:
-    """Returns the options in a config that decide what a run is, by name."""
-    values: Any = read_yaml(config, source)
-    options = {f"--{name}": values[name] for name in ("monitor", "mode", "seed_everything")}
-    for part in ("model", "data"):
-        options[f"--{part}"] = values[part]["class_path"]
-        for name, value in (values[part].get("init_args") or {}).items():
-            options[f"--{part}.{name}"] = value
-    return options
 
 
 def read_metrics(run: str | Path) -> dict[str, Any]:

@@ -73,22 +73,6 @@ def test_what_leads_out_of_a_run_or_nowhere_is_refused(tmp_path, run, name, kind
     assert file.read_text() == "theirs"
 
 
-@pytest.mark.parametrize("config", [None, b"", b"[]", b"\xff", b"model: 5"])
-def test_a_config_that_is_missing_or_damaged_is_one_line(run, config):
-    run.create()
-    if config is not None:
-        run.config.write_bytes(config)
-    with pytest.raises(UserError, match="is missing or damaged; write it anew"):
-        run.changed_options("")
-
-
-def test_aliases_in_the_config_of_a_run_are_refused_as_they_can_multiply(run):
-    run.create()
-    run.config.write_text("a: &a [x]\nb: [*a, *a]")
-    with pytest.raises(UserError, match=r"config\.yaml, line 2: aliases are not supported"):
-        run.changed_options("")
-
-
 def test_a_run_is_finished_when_its_metrics_are_written(run):
     metrics = {"test": {"accuracy": 0.1 + 0.2, "classes": ["日本", "b"]}, "val": None}
     run.create()
