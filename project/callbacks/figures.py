@@ -1,19 +1,39 @@
 """Plots of a run: in TensorBoard, and as image files in the run's folder."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from project.analysis import plots
 from project.analysis.tables import class_rates
+
+
+def log_figure(trainer: Trainer, tag: str, draw: Callable[[], Figure]) -> None:
+    """Draws a figure for the loggers that take images: TensorBoard's, W&B's and MLflow's.
+
+    Draws nothing without one. The step is where Lightning logs the newest metrics.
+    """
+    kinds = TensorBoardLogger | WandbLogger | MLFlowLogger
+    loggers = [logger for logger in trainer.loggers if isinstance(logger, kinds)]
+    if not loggers or not trainer.is_global_zero:
+        return
+    figure = draw()
+    step = max(trainer.global_step - 1, 0)
+    for logger in loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_figure(tag, figure, global_step=step)
+        elif isinstance(logger, WandbLogger):
+            logger.log_image(tag, [figure], step)
+        else:
+            logger.experiment.log_figure(logger.run_id, figure, f"{tag}/{step}.png")
 
 
 class FirstBatchPlot(Callback):
@@ -35,7 +55,7 @@ class FirstBatchPlot(Callback):
                 names = [pl_module.label_names(label) for label in labels[: self.count].cpu()]
                 return plots.image_grid(images[: self.count].unbind(), names)
 
-            pl_module.log_figure("train/first_batch", draw)
+            log_figure(trainer, "train/first_batch", draw)
 
 
 class ConfusionMatrixPlot(Callback):
@@ -52,7 +72,8 @@ class ConfusionMatrixPlot(Callback):
         if trainer.sanity_checking or results is None or not pl_module.has_one_class:
             return
         matrix = torch.tensor(results["confusion_matrix"])
-        pl_module.log_figure(
+        log_figure(
+            trainer,
             f"{split}/confusion_matrix",
             lambda: plots.confusion_figure(matrix, pl_module.class_names),
         )
@@ -85,7 +106,7 @@ class ConfidentMistakesPlot(Callback):
                 titles.append(f"{predicted} {float(predictions.confidence[row]):.0%}\nis {label}")
             return plots.image_grid(images, titles)
 
-        pl_module.log_figure("test/confident_mistakes", draw)
+        log_figure(trainer, "test/confident_mistakes", draw)
 
 
 class PlotFiles(Callback):

@@ -1,20 +1,15 @@
 """Loggers of a run: TensorBoard's files, rewound when it resumes, and those of the user."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch.utils.tensorboard.summary import hparams
 
 from ..upstream import is_accumulating
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _EVENT_FILES = "events.out.tfevents.*"
 
@@ -81,26 +76,6 @@ def is_logged(trainer: Trainer) -> bool:
     if every == 0 or is_accumulating(trainer):
         return False
     return trainer.global_step % every == 0 or trainer.should_stop
-
-
-def add_figure(trainer: Trainer, tag: str, draw: Callable[[], "Figure"]) -> None:
-    """Draws a figure for the loggers that take images: TensorBoard's, W&B's and MLflow's.
-
-    Draws nothing without one. The step is where Lightning logs the newest metrics.
-    """
-    kinds = TensorBoardLogger | WandbLogger | MLFlowLogger
-    loggers = [logger for logger in trainer.loggers if isinstance(logger, kinds)]
-    if not loggers or not trainer.is_global_zero:
-        return
-    figure = draw()
-    step = max(trainer.global_step - 1, 0)
-    for logger in loggers:
-        if isinstance(logger, TensorBoardLogger):
-            logger.experiment.add_figure(tag, figure, global_step=step)
-        elif isinstance(logger, WandbLogger):
-            logger.log_image(tag, [figure], step)
-        else:
-            logger.experiment.log_figure(logger.run_id, figure, f"{tag}/{step}.png")
 
 
 def log_settings(trainer: Trainer, options: Namespace) -> None:

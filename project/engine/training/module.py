@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence, Set
 from functools import cache
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -19,7 +19,7 @@ from ..loading.batch import ImageBatch
 from ..loading.files import prepare
 from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, Checkpoint, describe_run, read_weights, sizes_of
-from ..run.loggers import add_figure, is_logged
+from ..run.loggers import is_logged
 from ..run.progress import note
 from ..run.settings import allow_module, plain_options
 from ..upstream import trainer_of
@@ -27,9 +27,6 @@ from .bookkeeping import Bookkeeping, require_supported_callbacks
 from .checkpoints import opened, restore_weights, selection
 from .non_finite import require_finite
 from .predictions import Prediction, Predictions, fields_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Split = Literal["train", "val", "test"]
 Results = dict[str, Any]
@@ -175,15 +172,6 @@ class ClassifierModule(LightningModule):
     def is_logging(self) -> bool:
         """True if the current batch concludes a step after which training is logged."""
         return is_logged(self.trainer)
-
-    def log_figure(self, tag: str, draw: "Callable[[], Figure]") -> None:
-        """Draws a figure for the loggers that take images: TensorBoard's, W&B's and MLflow's.
-
-        Args:
-            tag: The figure's name, such as ``val/confusion_matrix``.
-            draw: Draws it; is not called without such a logger.
-        """
-        add_figure(self.trainer, tag, draw)
 
     def as_batch(self, batch: Sequence[Tensor]) -> ImageBatch:
         """Returns a batch with images, labels and indices; a plain loader's pairs have no indices.
