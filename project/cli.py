@@ -1,9 +1,12 @@
 """What ``fit`` and ``evaluate`` share: data modules, model and progress."""
 
+import sys
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.cli import LightningCLI
 
 from project.callbacks import ProgressLines
 from project.data import (
@@ -15,7 +18,7 @@ from project.data import (
 from project.model import ImageClassifier
 
 
-class ProjectCLI:
+class ProjectCLI(LightningCLI):
     """Mixin of both commands; ``path_classes`` chooses a data module by what ``--data`` names."""
 
     data_class: type[LightningDataModule] = ImageDataModule
@@ -24,6 +27,15 @@ class ProjectCLI:
         "file": CSVDataModule,
         "hf": HuggingFaceDataModule,
     }
-    progress_class: type[Callback] = ProgressLines
     model: ImageClassifier
     datamodule: ImageDataModule
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Builds the trainer, with lines of progress where no terminal would show a bar."""
+        options = self.config_init.trainer
+        callbacks = options.callbacks or []
+        is_watched = sys.stdout.isatty() and sys.stderr.isatty()
+        has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
+        if options.enable_progress_bar is None and not (is_watched or has_bar):
+            options.callbacks = [*callbacks, ProgressLines()]
+        return super().instantiate_trainer(**kwargs)

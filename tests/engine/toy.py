@@ -198,7 +198,6 @@ class ToyFit(FitCommand):
         "trainer.enable_model_summary": False,
     }
     examples = ()
-    progress_class = Callback
 
 
 def fit(*args: str, callbacks: Iterable[Callback] = ()) -> ToyFit:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
@@ -106,6 +106,8 @@ class ExactTrainer(Trainer):
 class ClassParser(CommandParser, LightningArgumentParser):
     """The parser of a command; jsonargparse makes one for each class that an option takes."""
 
+    instantiate_classes = CommandParser.instantiate  # its older name, by which Lightning calls it
+
     def validate(self, namespace: Namespace, *args: Any, **kwargs: Any) -> None:
         """Refuses null for an argument that takes none, which jsonargparse lets pass."""
         super().validate(namespace, *args, **kwargs)
@@ -164,8 +166,6 @@ class Command(LightningCLI):
     path_classes: ClassVar[Mapping[str, type]]
     """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file, ``hf`` of
     hf:NAME. ``--help`` shows the first one's options."""
-    progress_class: type[Callback]
-    """Reports progress if no terminal would show a bar."""
 
     def __init__(self, args: ArgsType = None) -> None:
         program = f"python -m {self.module}"
@@ -270,23 +270,6 @@ class Command(LightningCLI):
                 arguments = class_parser(cls, key).format_help().strip()
                 text += f"\n--{key} {cls.__name__}: {arguments}\n"
         return text.replace("Advanced: ", "")
-
-    def instantiate_classes(self) -> None:
-        """Builds data, model and trainer."""
-        self.config_init = self.parser.instantiate(self.config)
-        self.datamodule = self.config_init.data
-        self.model = self.config_init.model
-        self.trainer = self.instantiate_trainer()
-
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Builds the trainer, with lines of progress where no terminal would show a bar."""
-        options = self.config_init.trainer
-        callbacks = options.callbacks or []
-        is_watched = sys.stdout.isatty() and sys.stderr.isatty()
-        has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
-        if options.enable_progress_bar is None and not (is_watched or has_bar):
-            options.callbacks = [*callbacks, self.progress_class()]
-        return super().instantiate_trainer(**kwargs)
 
     def say(self, text: str) -> None:
         """Prints a result once, however many processes there are."""
