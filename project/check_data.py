@@ -1,11 +1,16 @@
 """``python -m project.check_data``: read every image once, and check the data before training."""
 
+import json
+import re
+import shlex
+import warnings
+from pathlib import Path
 from typing import Any, Literal
 
 from jsonargparse import Namespace
-from jsonargparse.typing import OpenUnitInterval, PositiveInt
+from jsonargparse.typing import OpenUnitInterval, Path_fc, PositiveInt
 
-from project.engine import CommandParser
+from project.engine import CommandParser, UserError, note
 
 _MAX_LISTED = 10
 _OF_DATA: dict[str, tuple[Any, str]] = {
@@ -22,6 +27,7 @@ _OF_DATA: dict[str, tuple[Any, str]] = {
     "bits": (Literal[8, 16], "The bits of each of these channels, by default 8."),
 }
 """Options of ``--data`` that decide what is there, without torch, which ``--help`` does not need."""
+_OF_TABLES = {"root", "path_column", "label_column", "split_column"}
 
 
 def parser() -> CommandParser:
@@ -35,7 +41,7 @@ def parser() -> CommandParser:
     )
     parser.add_argument("data", type=str, help="A folder or a CSV, as --data of fit takes it.")
     parser.add_argument(
-        "--output", type=str | None, default=None, help="A JSON file for everything that was found."
+        "--output", type=Path_fc | None, help="A JSON file for everything that was found."
     )
     for name, (kind, text) in _OF_DATA.items():
         parser.add_argument(f"--{name}", type=kind | None, help=text)
@@ -44,10 +50,10 @@ def parser() -> CommandParser:
 
 def main(options: Namespace) -> int:
     """Prints the survey and the commands for training; returns 1 if ``fit`` would refuse."""
-    from project.data import CSVDataModule, FolderDataModule
-    from project.engine import check_images, note
-
-    facts = check_images(options, FolderDataModule, CSVDataModule)
+    warnings.filterwarnings("ignore", module="PIL")  # on what it gets over
+    facts = check(options)
+    if options.output is not None:
+        Path(options.output).write_text(json.dumps(facts, indent=2) + "\n")
     if "classes" in facts:
         print(f"  {facts['layout']}\n\n{survey_table(facts)}")
     if not facts["trains"]:
@@ -57,6 +63,49 @@ def main(options: Namespace) -> int:
     print(f"\n  fine-tune       {fine_tuning} {facts['flags']}")
     print(f"  from scratch    python -m project.fit {facts['flags']}")
     return 0
+
+
+def check(options: Namespace) -> dict[str, Any]:
+    """Surveys the data; ``refusal`` is None, or why ``fit`` would refuse it."""
+    facts: dict[str, Any] = {"data": options.data, "refusal": None}
+    try:
+        _survey(options, facts)
+    except UserError as error:  # whose options have shorter names here
+        text = re.sub(r"^--data\.(root|file): ", "", str(error))
+        facts["refusal"] = re.sub(r"--data\.(?!on_bad_image)", "--", text)
+    facts["trains"] = facts["refusal"] is None
+    return facts
+
+
+def _survey(options: Namespace, facts: dict[str, Any]) -> None:
+    """Adds to the facts, and raises a UserError if training would refuse the data."""
+    # here, so that --help need not import torch
+    from project.data import CSVDataModule, FolderDataModule
+    from project.engine import ImageFilesDataModule, survey
+
+    given = {name: options[name] for name in _OF_DATA if options[name] is not None}
+    path = Path(options.data).expanduser()
+    data: ImageFilesDataModule
+    if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
+        data = CSVDataModule(options.data, **given)
+    elif of_tables := given.keys() & _OF_TABLES:
+        raise UserError(f"--{min(of_tables)} requires a CSV, but '{options.data}' is none")
+    else:
+        data = FolderDataModule(options.data, **given)
+    files = data.files()
+    facts |= survey(data.images_root, files, data.bands) | {"layout": data.layout}
+    if data.group is not None:
+        facts["groups"] = len({file.group for file in files})
+    images = sum(file.split == "train" for file in files)
+    if images < data.batch_size:
+        given["batch_size"] = max(1, images // 2)
+    flags = [f"--data.{name} {shlex.quote(str(value))}" for name, value in given.items()]
+    facts["flags"] = " ".join([f"--data {shlex.quote(options.data)}", *flags])
+    if unreadable := facts["unreadable"]:
+        raise UserError(
+            f"{len(unreadable):,} of {facts['images']:,} files cannot be read as images; repair or"
+            " remove them, or skip them with --data.on_bad_image skip"
+        )
 
 
 def survey_table(survey: dict[str, Any]) -> str:

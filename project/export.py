@@ -1,5 +1,7 @@
 """``python -m project.export``: write a checkpoint so that it classifies without this project."""
 
+from typing import Any
+
 from jsonargparse import Namespace
 
 from project.engine import CommandParser
@@ -42,9 +44,17 @@ def main(options: Namespace) -> None:
     from project.engine import export_model
     from project.model import ImageClassifier
     from project.model.inference import ProbabilityNetwork
+    from project.model.timm_folder import load_folder, write_folder
+
+    def write_folder_with_card(network: Any, model: ImageClassifier, folder: Any) -> None:
+        write_folder(network, model, folder)
+        card = model_card(model, options.checkpoint)
+        (folder / "README.md").write_text(card, "utf-8", "backslashreplace")
 
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
-    images, difference = export_model(model, ProbabilityNetwork(model), model_card, options)
+    network = ProbabilityNetwork(model)
+    formats = {"/": (write_folder_with_card, load_folder)}
+    images, difference = export_model(model, network, options, formats)
     size = ", ".join(map(str, images.shape[1:]))
     dtype = str(images.dtype).removeprefix("torch.")
     rgb = "" if "bits" in model.preprocessing else ", RGB"

@@ -1,9 +1,17 @@
 """``python -m project.predict``: label image files with a checkpoint."""
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from jsonargparse import Namespace
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, Path_fc, PositiveInt
 
 from project.engine import CommandParser
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from project.model import ImageClassifier
 
 
 def parser() -> CommandParser:
@@ -25,7 +33,9 @@ def parser() -> CommandParser:
         help="Files, folders with images at any depth, or - for a list on standard input.",
     )
     parser.add_argument(
-        "--output", type=str | None, help="A CSV file; by default the rows go to standard output."
+        "--output",
+        type=Path_fc | None,
+        help="A CSV file; by default the rows go to standard output.",
     )
     parser.add_argument(
         "--top_k", type=PositiveInt, default=1, help="How many classes to name, best first."
@@ -48,7 +58,7 @@ def parser() -> CommandParser:
     )
     parser.add_argument(
         "--embeddings",
-        type=str | None,
+        type=Path_fc | None,
         help="A .npy file for the features before the head, a row for each of --output.",
     )
     parser.add_argument(
@@ -82,13 +92,37 @@ def parse() -> Namespace:
 
 def predict(options: Namespace) -> int:
     """Labels the files; returns 1 if some could not be read."""
-    from project.engine import label_files  # here, so that --help need not import torch
+    # here, so that --help need not import torch
+    from project.engine import label_files
     from project.model import ImageClassifier
 
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
-    return label_files(model, options)
+    return label_files(model, partial(columns, model, options), options)
+
+
+def columns(
+    model: "ImageClassifier", options: Namespace, probabilities: "Tensor"
+) -> dict[str, object]:
+    """Returns the columns of an image; its numbers are float32, which have the shortest text."""
+    names = model.class_names
+    shares = probabilities.numpy()
+    predicted = model.predicted(probabilities[None])[0]
+    order = probabilities.argsort(descending=True, stable=True).tolist()
+    if model.has_one_class:
+        order.sort(key=lambda position: position != predicted)  # chosen perhaps by a threshold
+    row: dict[str, object] = {}
+    for place, position in enumerate(order[: options.top_k], 1):
+        suffix = f"_{place}" if place > 1 else ""
+        row |= {f"label{suffix}": names[position], f"confidence{suffix}": shares[position]}
+    if shares[order[0]] < options.abstain:
+        row["label"] = None
+    if not model.has_one_class:
+        row["labels"] = model.label_names(predicted)
+    if options.probabilities or not model.has_one_class:
+        row |= {f"probability_{name}": share for name, share in zip(names, shares, strict=True)}
+    return row
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
 """``python -m project.report``: one HTML page about a run, with every image inside it."""
 
-from typing import Any
+from pathlib import Path
 
 from jsonargparse import Namespace
+from jsonargparse.typing import Path_fc
 
-from project.engine import CommandParser
+from project.engine import CommandParser, UserError, note
 
 
 def parser() -> CommandParser:
@@ -18,7 +19,7 @@ def parser() -> CommandParser:
     )
     parser.add_argument("run", type=str, help="The run's folder, as in runs/NAME.")
     parser.add_argument(
-        "--output", type=str | None, help="The page, by default report.html in the run."
+        "--output", type=Path_fc | None, help="The page, by default report.html in the run."
     )
     parser.add_argument(
         "--root",
@@ -34,13 +35,25 @@ def main(options: Namespace) -> None:
     # here, so that --help need not import torch
     from project.analysis.evaluation import evaluate_split
     from project.analysis.page import image_sections, render
-    from project.engine import write_report
+    from project.engine import ImageDataModule, read_metrics
     from project.model import ImageClassifier
 
-    def draw(model: ImageClassifier, data: Any) -> dict[str, Any]:
-        return image_sections(model, evaluate_split(model, data))
-
-    print(write_report(options, ImageClassifier, draw, render))
+    run = Path(options.run).absolute()
+    metrics = read_metrics(run)
+    best = run / "checkpoints" / "best.ckpt"
+    model = ImageClassifier.load_from_checkpoint(best)
+    moved = {} if options.root is None else {"root": options.root}
+    try:
+        data = ImageDataModule.load_from_checkpoint(best, **moved)
+        sections = image_sections(model, evaluate_split(model, data))
+    except UserError as error:
+        note(f"without images: {error}")
+        sections = {"missing": str(error)}
+    page = Path(options.output or run / "report.html")
+    if options.output is None:
+        page.unlink(missing_ok=True)  # perhaps a link to elsewhere, if the run is not yours
+    page.write_text(render(run, model.about, metrics, sections), "utf-8", "backslashreplace")
+    print(page)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from seeds import line
 from project.analysis.evaluation import evaluate_split
 from project.analysis.plots import confusion_figure
 from project.data import ImageDataModule
+from project.engine import read_metrics
 from project.engine.cli.entry import one_line_errors
-from project.engine.run.folder import read_metrics
 from project.model import ImageClassifier
 
 FILE, COLUMNS = "out_of_fold.csv", ["path", "label", "true_label", "fold"]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from seeds import curve
 
+from project.engine import read_metrics
 from project.engine.cli.entry import one_line_errors
-from project.engine.run.folder import read_metrics
 
 ALONE = "the config alone"
 RECIPES = (  # those that suit a small network and a few epochs

@@ -8,8 +8,8 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from project.engine import read_metrics
 from project.engine.cli.entry import one_line_errors
-from project.engine.run.folder import read_metrics
 
 Curve = list[tuple[float, float]]
 """Seconds since the first batch, and validation accuracy, at the end of each validation."""

@@ -127,7 +127,7 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
 @cases(
     "args expected",
     (["{}", "--output=model.bin"], r"--output must end in \.onnx or \.pt2 or /, got 'model\.bin'"),
-    (["{}", "--output=nowhere/model.onnx"], "cannot be written; is its folder there"),
+    (["{}", "--output=nowhere/model.onnx"], "must be in a folder that is there"),
     (["{}", "--output=folder.onnx", "--overwrite"], "timm has no network like resnet9_slim"),
     (["{}", "--output=model.pt2", "--images=folder.onnx"], r"--images: there are no images"),
     (["nowhere.ckpt", "--output=model.onnx"], r"there is no file 'nowhere\.ckpt'"),

@@ -13,11 +13,11 @@ from project import export
 from project.analysis.page import model_card
 from project.analysis.tables import class_rates
 from project.engine import Preprocessing
-from project.engine.commands.hub import newest_metrics, timm_preprocessing
 from project.engine.loading.crops import fit_image
 from project.model import ImageClassifier
 from project.model.networks import build_network
 from project.model.pretrained import find_weights
+from project.model.timm_folder import to_timm
 from tests.conftest import as_in_a_terminal, call, cases, draw_image
 from tests.distributed.job import classifier, flowers, trainer
 from tests.small import one_line, read_json
@@ -101,7 +101,7 @@ def test_torchvisions_resnets_are_timms_of_the_same_name(arch):
 def test_timm_prepares_images_as_evaluation_does(fit, crop, resize):
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
     preprocessing = Preprocessing(resize=resize, crop=crop, fit=fit, mean=mean, std=std)
-    config = timm.data.resolve_data_config(pretrained_cfg=timm_preprocessing(preprocessing))
+    config = timm.data.resolve_data_config(pretrained_cfg=to_timm(preprocessing))
     transform = timm.data.create_transform(**config)
     for number, size in enumerate([(300, 200), (91, 240)]):
         image = draw_image(number / 2, seed=number, size=size)
@@ -145,7 +145,7 @@ def test_the_card_has_the_metrics_of_the_runs_test_by_class(tiny_run):
     path = tiny_run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(path)
     model.class_names[0] = "a | b\n<script>"
-    card = model_card(model, model.about, *newest_metrics(str(path), model.about))
+    card = model_card(model, str(path))
     header: Any = yaml.safe_load(card.split("---")[1])
     assert (header["library_name"], header["license"]) == ("timm", "unknown")
     test = read_json(tiny_run / "metrics.json")["test"]

@@ -18,9 +18,8 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
-from project.engine import note
+from project.engine import note, read_metrics
 from project.engine.cli.entry import one_line_errors
-from project.engine.run.folder import read_metrics
 
 SPACE: dict[str, Any] = {
     "model.optimizer.lr": FloatDistribution(0.01, 1.0, log=True),

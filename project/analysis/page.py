@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from project.analysis.plots import (
     read_curves,
 )
 from project.analysis.tables import RATES, Metrics, added_metrics, class_rates
+from project.engine import UserError, read_metrics
 from project.model import ImageClassifier
 
 _THUMBNAIL = 160  # pixels
@@ -69,30 +71,36 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
     }
 
 
-def model_card(
-    model: ImageClassifier, about: Mapping[str, object], split: str, metrics: Metrics
-) -> str:
-    """Writes a model card in Markdown: use, metrics by class, data, and fields to fill in.
-
-    Args:
-        model: The model.
-        about: The checkpoint's facts about itself.
-        split: The split that was measured; empty if none was.
-        metrics: The metrics of that split.
-    """
+def model_card(model: ImageClassifier, checkpoint: str) -> str:
+    """Writes a model card in Markdown: use, metrics by class, data, and fields to fill in."""
+    split, metrics = _newest_metrics(Path(checkpoint).absolute(), model.about)
     names = [" ".join(name.split()).replace("|", "\\|") for name in model.class_names]
     per_class = class_rates(metrics) if metrics else [{}]
     return _template("model_card.md").render(
         model=model,
-        about=about,
-        images=about.get("images") or {},
-        versions=about.get("versions") or {},
+        about=model.about,
+        images=model.about.get("images") or {},
+        versions=model.about.get("versions") or {},
         split=split,
         metrics=metrics,
         added=added_metrics({split: metrics}),
         rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
         classes=list(zip(names, per_class, strict=False)),
     )
+
+
+def _newest_metrics(checkpoint: Path, about: Mapping[str, Any]) -> tuple[str, Metrics]:
+    """Returns the split that was measured last, and its metrics; empty if none was.
+
+    They are those of the run's test if it is the ``best.ckpt`` of a finished run.
+    """
+    if checkpoint.name == "best.ckpt":
+        with suppress(UserError):  # it is in no finished run
+            return "test", read_metrics(checkpoint.parents[1])["test"]
+    for split in ("test", "val"):
+        if split in about["metrics"]:
+            return split, about["metrics"][split]
+    return "", {}
 
 
 def _template(name: str) -> Template:

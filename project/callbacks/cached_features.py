@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from project.data.augmentation import AugmentedDataModule
 from project.engine import ArrayDataset, ImageBatch, UserError, note
 from project.model import ImageClassifier
-from project.model.inference import exact_logits
 from project.model.networks import head
 
 
@@ -74,13 +73,11 @@ class CachedFeatures(Callback):
 
 def _compute_features(model: ImageClassifier, batches: Iterable[ImageBatch]) -> Tensor:
     features: list[Tensor] = []
-    with model.network_head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0])):
-        for batch in batches:
-            if (batch.labels < 0).any():
-                raise UserError("CachedFeatures: an image cannot be read any more; start again")
-            batch = model.trainer.strategy.batch_to_device(batch, model.device)
-            exact_logits(model, batch.images)
-            features[-1] = features[-1][: len(batch.images)]  # one image is computed as two
+    for batch in batches:
+        if (batch.labels < 0).any():
+            raise UserError("CachedFeatures: an image cannot be read any more; start again")
+        batch = model.trainer.strategy.batch_to_device(batch, model.device)
+        features.append(model.probabilities_and_features(batch.images)[1])
     _require_head_last(model, batch.images)
     return torch.cat(features)
 

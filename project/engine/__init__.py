@@ -46,21 +46,21 @@ Examples:
     >>> [round(number, 4) for number in uniform(0, 1, torch.tensor([5, 9]), 1000)[:, 0].tolist()]
     [0.2593, 0.126]
 
-    A classifier is a LightningModule; callbacks draw for all its loggers:
+    A classifier is a LightningModule, and tells callbacks when to log:
 
     >>> from lightning.pytorch import Callback, LightningModule
     >>> issubclass(ClassifierModule, LightningModule)
     True
-    >>> class Drawing(Callback):
+    >>> class WeightNorm(Callback):
     ...     def on_train_batch_end(self, trainer, pl_module, *args):
     ...         if pl_module.is_logging:
-    ...             pl_module.log_figure("train/drawing", lambda: pl_module.draw())
+    ...             pl_module.log("weight_norm", pl_module.network_head.weight.norm())
 
     A command is a subclass that says what people change:
 
     >>> class Fit(FitCommand):
     ...     defaults = {"trainer.max_epochs": 4}
-    ...     default_callbacks = {"drawing": Drawing}
+    ...     default_callbacks = {"weight_norm": WeightNorm}
     >>> class Evaluate(EvaluateCommand):
     ...     description = "Measures a checkpoint."
 
@@ -69,11 +69,12 @@ Examples:
     >>> parser = CommandParser(prog="label")
     >>> _ = parser.add_argument("--output", type=str)
     >>> def label(options):
-    ...     return label_files(ClassifierModule.load_from_checkpoint("best.ckpt"), options)
+    ...     model = ClassifierModule.load_from_checkpoint("best.ckpt")
+    ...     return label_files(model, lambda row: {"confidence": row.max().numpy()}, options)
     >>> def main():
     ...     CommandParser.run(lambda: label(parser.parse_args()))
-    >>> [function.__name__ for function in (export_model, write_report, check_images)]
-    ['export_model', 'write_report', 'check_images']
+    >>> [function.__name__ for function in (export_model, read_metrics, survey)]
+    ['export_model', 'read_metrics', 'survey']
 
     A checkpoint opens its model and its data, for predictions in Python:
 
@@ -97,14 +98,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .cli.parser import CommandParser as CommandParser
-    from .commands.check_data import check_images as check_images
     from .commands.evaluate import EvaluateCommand as EvaluateCommand
     from .commands.export import export_model as export_model
     from .commands.fit import FitCommand as FitCommand
     from .commands.predict import label_files as label_files
-    from .commands.report import write_report as write_report
     from .errors import UserError as UserError
     from .loading.batch import ArrayDataset as ArrayDataset, ImageBatch as ImageBatch
+    from .loading.check import survey as survey
     from .loading.data_module import ImageDataModule as ImageDataModule
     from .loading.files import FileDataset as FileDataset
     from .loading.image_files import ImageFilesDataModule as ImageFilesDataModule
@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from .loading.resized import ResizedDataModule as ResizedDataModule
     from .preprocessing import Preprocessing as Preprocessing
     from .randomness import uniform as uniform
+    from .run.folder import read_metrics as read_metrics
     from .run.progress import note as note
     from .training.module import ClassifierModule as ClassifierModule
     from .training.predictions import Predictions as Predictions
@@ -120,15 +121,14 @@ __version__ = "0.2.0"
 
 _MODULES = {
     "CommandParser": "cli.parser",
-    "check_images": "commands.check_data",
     "export_model": "commands.export",
     "label_files": "commands.predict",
-    "write_report": "commands.report",
     "EvaluateCommand": "commands.evaluate",
     "FitCommand": "commands.fit",
     "UserError": "errors",
     "ArrayDataset": "loading.batch",
     "ImageBatch": "loading.batch",
+    "survey": "loading.check",
     "ImageDataModule": "loading.data_module",
     "FileDataset": "loading.files",
     "ImageFilesDataModule": "loading.image_files",
@@ -136,6 +136,7 @@ _MODULES = {
     "ResizedDataModule": "loading.resized",
     "Preprocessing": "preprocessing",
     "uniform": "randomness",
+    "read_metrics": "run.folder",
     "note": "run.progress",
     "ClassifierModule": "training.module",
     "Predictions": "training.predictions",

@@ -23,9 +23,9 @@ from project.model.networks import (
     timm_name,
     torchvision_names,
 )
+from project.model.timm_folder import from_timm
 
 _AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
-_FIT_OF_CROP_MODE: Any = {"center": "crop", "squash": "squash", "border": "pad"}  # timm's names
 # names in torchvision's files, which the network has without the second dot
 _OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 
@@ -77,27 +77,12 @@ def _from_folder(folder: Path) -> Pretrained:
 
     def preprocessing() -> Preprocessing:
         try:
-            return _timm_preprocessing(
-                json.loads((folder / "config.json").read_text())["pretrained_cfg"]
-            )
+            return from_timm(json.loads((folder / "config.json").read_text())["pretrained_cfg"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
 
     read = partial(ClassifierModule.read_weights, folder / "model.safetensors")
     return Pretrained(str(folder), lambda: read().tensors, preprocessing)
-
-
-def _timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
-    """Converts timm's ``pretrained_cfg`` to our preprocessing."""
-    crop = config["input_size"][1]
-    return Preprocessing(
-        resize=int(crop / config["crop_pct"]),
-        crop=crop,
-        fit=_FIT_OF_CROP_MODE[config["crop_mode"]],
-        interpolation=config["interpolation"],
-        mean=list(config["mean"]),
-        std=list(config["std"]),
-    )
 
 
 def _from_torchvision(arch: str, name: str) -> Pretrained:
@@ -135,7 +120,7 @@ def _from_timm(arch: str, tag: str) -> Pretrained:
                 " elsewhere and name it in --model.weights"
             ) from error
 
-    preprocessing = _timm_preprocessing(entry.to_dict())
+    preprocessing = from_timm(entry.to_dict())
     return Pretrained(f"{entry.tag} of {arch}", weights, lambda: preprocessing)
 
 

@@ -11,7 +11,6 @@ import re
 from argparse import SUPPRESS
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
@@ -207,8 +206,9 @@ def find_class(base: type, name: str) -> type | None:
 
 def _drop_others(config: Options, key: str, cls: type) -> None:
     """Drops a config's arguments of another class that this one does not accept, with a note."""
+    accepted = class_parser(cls).get_defaults().as_dict()
     names = [name.removeprefix(f"{key}.") for name in config if name.startswith(f"{key}.")]
-    others = [name for name in names if re.split(r"[.+]", name)[0] not in accepted(cls)]
+    others = [name for name in names if re.split(r"[.+]", name)[0] not in accepted]
     for name in others:
         del config[f"{key}.{name}"]
     if others:
@@ -221,9 +221,3 @@ def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
     parser = LightningArgumentParser(add_help=False, usage=SUPPRESS, description="")
     parser.add_class_arguments(cls, key, fail_untyped=False)
     return parser
-
-
-@cache
-def accepted(cls: type) -> dict[str, object]:
-    """Returns the arguments that a class accepts, with their defaults."""
-    return dict(class_parser(cls).get_defaults().as_dict())

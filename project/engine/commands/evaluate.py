@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from jsonargparse import Namespace
+from jsonargparse.typing import Path_fc
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..cli.command import ClassParser, Command
@@ -18,10 +19,10 @@ from ..loading.remembered import remembered_data, require_datasets, require_ther
 from ..loading.scan import spelt
 from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, read_checkpoint
+from ..run.files import CSV, write_text
 from ..run.settings import plain_options
 from ..training.module import ClassifierModule
 from ..training.predictions import Predictions
-from .output import CSV, output_file
 
 COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
 
@@ -79,12 +80,12 @@ class EvaluateCommand(Command):
         )
         option(
             "--output",
-            type=str | None,
+            type=Path_fc | None,
             help="A JSON file for the metrics, by default beside the checkpoint.",
         )
         option(
             "--output_predictions",
-            type=str | None,
+            type=Path_fc | None,
             help="A CSV file for the predictions of each image, by default none.",
         )
         parser.link_arguments("checkpoint", "model.ckpt_path")
@@ -102,10 +103,6 @@ class EvaluateCommand(Command):
         """Measures, writes the metrics, and shows them."""
         checkpoint = self.config.checkpoint
         split = self.config.split
-        beside = Path(checkpoint).with_suffix(f".{split}.metrics.json")
-        output = output_file("--output", self.config.output, default=beside)
-        if predictions := self.config.output_predictions:
-            predictions = output_file("--output_predictions", predictions)
         self._require_fitting_data()
         if split == "all":
             self._take_all()
@@ -113,8 +110,8 @@ class EvaluateCommand(Command):
         measure(self.model, datamodule=self.datamodule, verbose=False)
         if not self.trainer.is_global_zero:
             return
-        if predictions:
-            self._write_predictions(predictions)
+        if self.config.output_predictions is not None:
+            self._write_predictions(self.config.output_predictions)
         data = type(self.datamodule)
         metrics = {
             "checkpoint": checkpoint,
@@ -127,11 +124,12 @@ class EvaluateCommand(Command):
         }
         rates = self.class_rates(metrics)
         metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
-        output.write_text(json.dumps(metrics, indent=2) + "\n")
         self.show_results(metrics, split)
+        output = self.config.output or Path(checkpoint).with_suffix(f".{split}.metrics.json")
+        write_text(output, json.dumps(metrics, indent=2) + "\n")
         self.say(f"\n  written to {output}")
 
-    def _write_predictions(self, path: Path) -> None:
+    def _write_predictions(self, path: Path_fc) -> None:
         """Writes a row for each image."""
         if self.model.predictions is None:
             kind = type(self.model).__name__

@@ -1,10 +1,10 @@
-"""Workings of ``export``: a file or folder of a checkpoint, compared with the checkpoint."""
+"""Workings of ``export``: a file of a checkpoint, compared with the checkpoint."""
 
 import io
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,18 +15,17 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import interpolate
 
-from ..errors import UserError
+from ..errors import UserError, require
 from ..loading.files import prepare
 from ..loading.scan import image_paths
 from ..preprocessing import Preprocessing, bands_of, empty_images
-from ..run.checkpoint import About
 from ..run.progress import note
 from ..training.module import ClassifierModule
-from . import hub
-from .output import output_file
 
 Classify = Callable[[Tensor], Tensor]
 """Takes images, (N, channels, crop, crop), and returns probabilities, float32 (N, classes)."""
+Formats = Mapping[str, tuple[Callable[..., None], Callable[[Path], Classify]]]
+"""Functions that write and load a model, by the ending of a path."""
 
 TOLERANCE = 1e-4
 """The largest difference of a probability; float32 on other kernels differs by less than 1e-5."""
@@ -35,20 +34,16 @@ _BATCH = 16
 
 
 def export_model(
-    model: ClassifierModule,
-    network: nn.Module,
-    card: Callable[[Any, About, str, dict[str, Any]], str],
-    options: Namespace,
+    model: ClassifierModule, network: nn.Module, options: Namespace, formats: Formats
 ) -> tuple[Tensor, float]:
     """Writes a checkpoint's model, and compares what both compute; if they differ, nothing is left.
 
     Args:
         model: The model that is loaded from the checkpoint.
-        network: A network from pixels to probabilities, which is exported. Its submodule
-            ``network`` maps normalised images to logits.
-        card: Describes a model, by what its checkpoint says of itself, the split that was measured
-            and its metrics, in Markdown; for a folder.
+        network: A network from pixels to probabilities, which is exported.
         options: The options of ``export``.
+        formats: Functions by the ending of ``--output``, ``/`` for a folder, beside those of .onnx
+            and .pt2: one of the network, the model and a path writes; one of the path loads.
 
     Returns:
         The images that both were compared on, and the largest difference of a probability.
@@ -56,11 +51,14 @@ def export_model(
     path = Path(options.output)
     is_folder = options.output.endswith("/") or path.is_dir()
     ending = "/" if is_folder else path.suffix
-    if ending not in _FORMATS:
-        raise UserError(f"--output must end in {' or '.join(_FORMATS)}, got '{path}'")
-    written = path / hub.CONFIG if path.is_dir() else path
-    output_file("--output", written, overwrite=options.overwrite)
-    write, load = _FORMATS[ending]
+    formats = {**_FORMATS, **formats}
+    if ending not in formats:
+        raise UserError(f"--output must end in {' or '.join(formats)}, got '{path}'")
+    require(path.parent.is_dir(), "--output", path, "in a folder that is there")
+    is_there = any(path.iterdir()) if path.is_dir() else path.exists()
+    if is_there and not options.overwrite:
+        raise UserError(f"--output: '{path}' is there already; --overwrite replaces it")
+    write, load = formats[ending]
     about = model.preprocessing
     images = _images_of(options.images, about) if options.images else generated_images(about)
     model.eval()
@@ -81,8 +79,9 @@ def export_model(
                 f" by up to {difference:.2g}, so nothing was written"
             )
         if is_folder:
-            text = card(model, model.about, *hub.newest_metrics(options.checkpoint, model.about))
-            hub.move_folder(partial, path, text)
+            path.mkdir(exist_ok=True)
+            for file in partial.iterdir():
+                file.replace(path / file.name)
         else:
             partial.replace(path)
     return images, difference
@@ -196,8 +195,4 @@ def load_onnx(path: Path) -> Classify:
     )
 
 
-_FORMATS = {
-    ".onnx": (write_onnx, load_onnx),
-    ".pt2": (write_pt2, load_pt2),
-    "/": (hub.write_folder, hub.load_folder),
-}
+_FORMATS: Formats = {".onnx": (write_onnx, load_onnx), ".pt2": (write_pt2, load_pt2)}

@@ -3,43 +3,47 @@
 import csv
 import io
 import math
+import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from jsonargparse import Namespace
-from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 from tqdm import tqdm
 
 from ..cli.command import ExactTrainer
 from ..cli.entry import quiet_libraries
 from ..errors import UserError, printable
-from ..hardware import loader_workers
+from ..loading.data_module import ImageDataModule
 from ..loading.files import FileDataset, why_unreadable
 from ..loading.scan import image_paths, listed_paths, spelt
-from ..loading.workers import LazyDataLoader, image_loader
 from ..preprocessing import Preprocessing, bands_of
-from ..run.files import whole_file
+from ..run.files import CSV, require_new, whole_file
 from ..run.progress import note, progress_bar
 from ..training.module import ClassifierModule
 from ..training.predictions import QUIET
-from ..training.sampler import EvaluationSampler
-from .output import CSV, output_file
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 
+Columns = Callable[[Tensor], dict[str, object]]
+"""Makes the columns of an image from its probabilities, float32 (classes,), on the CPU."""
 
-def label_files(model: ClassifierModule, options: Namespace) -> int:
+
+def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -> int:
     """Labels files and writes a row for each, as the options of ``predict`` say.
 
     Args:
         model: The model; ``--embeddings`` needs its ``network_head``.
+        columns: Makes the columns of an image from its probabilities, float32 (classes,), on the
+            CPU. The path precedes them, and why a file cannot be read follows.
         options: The command's options.
 
     Returns:
@@ -48,24 +52,25 @@ def label_files(model: ClassifierModule, options: Namespace) -> int:
     quiet_libraries()  # again, as Lightning sets its loggers' levels when it is imported
     warnings.filterwarnings("ignore", module="PIL", category=UserWarning)  # on what it gets over
     warnings.filterwarnings("ignore", message="Total length .* is zero")  # with --resume
-    files = NamedFiles(model.preprocessing, options)
-    writer = RowWriter(files, options)
+    writer = RowWriter(columns)
+    if options.embeddings is not None:
+        head: Any = model.network_head
+        head.register_forward_pre_hook(lambda _, inputs: writer.seen.append(inputs[0]))
     trainer = ExactTrainer(**options.trainer, **QUIET, callbacks=[writer])
+    batch_size = options.batch_size * trainer.world_size
+    files = NamedFiles(model.preprocessing, batch_size, options.num_workers)
     predict = partial(trainer.predict, model, datamodule=files, return_predictions=False)
     if not trainer.is_global_zero:
         predict()
         return 0
-    if options.resume and (options.output is None or options.embeddings is not None):
+    output = options.output
+    if options.resume and (output is None or options.embeddings is not None):
         raise UserError("--resume needs --output, whose rows it continues, and no --embeddings")
-    output = options.output and output_file(
-        "--output", options.output, overwrite=options.overwrite or options.resume
-    )
-    embeddings = options.embeddings and output_file(
-        "--embeddings", options.embeddings, overwrite=options.overwrite
-    )
+    require_new("--output", output, options.overwrite or options.resume)
+    require_new("--embeddings", options.embeddings, options.overwrite)
     paths = _listed(options, model)
-    columns = [*_row(options, model, "", 0, torch.zeros(len(model.class_names))), "error"]
-    earlier = resume_rows(output, columns) if options.resume and output.exists() else []
+    header = ["path", *columns(torch.zeros(len(model.class_names))), "error"]
+    earlier = resume_rows(output, header) if options.resume and os.path.exists(output) else []
     done = {row[0] for row in earlier}
     files.paths = [path for path in paths if spelt(path) not in done]
     writer.unreadable = sum(row[-1] != "" for row in earlier)
@@ -77,7 +82,7 @@ def label_files(model: ClassifierModule, options: Namespace) -> int:
             open(target, mode, buffering=1, closefd=target is output, **CSV) as file,
             progress_bar(len(paths), len(earlier)) as writer.bar,
         ):
-            writer.rows = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.rows = csv.DictWriter(file, header, lineterminator="\n")
             if not earlier:
                 writer.rows.writeheader()
             predict()
@@ -85,8 +90,8 @@ def label_files(model: ClassifierModule, options: Namespace) -> int:
         return _PIPE_CLOSED
     except SystemExit as end:  # Lightning's code for Ctrl-C is that of unreadable files here
         raise KeyboardInterrupt from end
-    if embeddings:
-        with open(embeddings, "wb") as file:
+    if options.embeddings is not None:
+        with open(options.embeddings, "wb") as file:
             np.save(file, torch.stack(writer.embeddings).numpy())
     count = writer.unreadable
     broken = f"; {count:,} cannot be read, as the column 'error' says" if count else ""
@@ -106,31 +111,31 @@ def _listed(options: Namespace, model: ClassifierModule) -> list[str]:
     return paths
 
 
-class NamedFiles(LightningDataModule):
+class NamedFiles(ImageDataModule):
     """Image files in their order, whose ``paths`` only the first process knows."""
 
-    def __init__(self, preprocessing: Preprocessing, options: Namespace) -> None:
-        super().__init__()
+    class_names: ClassVar[list[str]] = []  # the model's, and nobody asks
+
+    def __init__(
+        self, preprocessing: Preprocessing, batch_size: int, num_workers: int | None
+    ) -> None:
+        super().__init__(batch_size, num_workers)
         self.paths: list[str] = []
         self._preprocessing = preprocessing
-        self._options = options
 
-    def predict_dataloader(self) -> LazyDataLoader:
-        """Deals the files out in turns; those that cannot be read have the label -1."""
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The model's."""
+        return self._preprocessing
+
+    def load(self) -> dict[str, FileDataset]:
+        """Opens the files; those that cannot be read have the label -1."""
         trainer = cast(Trainer, self.trainer)
         paths = trainer.strategy.broadcast(self.paths)
         # each process has as many, as all gather each batch
         paths = [*paths, *[""] * (-len(paths) % trainer.world_size)]
         labels = torch.zeros(len(paths))
-        dataset = FileDataset(paths, labels, self._preprocessing, skip=True)
-        order = torch.arange(len(paths))
-        sampler = EvaluationSampler(order, trainer.world_size, trainer.global_rank)
-        workers = self._options.num_workers
-        if workers is None:
-            workers = loader_workers(trainer.num_devices)
-        is_pinned = torch.cuda.is_available()
-        size = self._options.batch_size
-        return image_loader(dataset, size, workers, 2, sampler=sampler, pin_memory=is_pinned)
+        return {"test": FileDataset(paths, labels, self.preprocessing, skip=True)}
 
 
 class RowWriter(Callback):
@@ -141,25 +146,19 @@ class RowWriter(Callback):
     Attributes:
         rows: Writes the rows, in the first process.
         bar: Shows their number, likewise.
-        embeddings: What the network's head has seen, if wanted.
+        seen: What the network's head has seen in this batch, if wanted.
+        embeddings: What it has seen of each file, likewise.
         unreadable: The number of files that could not be read.
     """
 
     rows: "csv.DictWriter[str]"
     bar: tqdm
 
-    def __init__(self, files: NamedFiles, options: Namespace) -> None:
+    def __init__(self, columns: Columns) -> None:
+        self.seen: list[Tensor] = []
         self.embeddings: list[Tensor] = []
         self.unreadable = 0
-        self._files = files
-        self._options = options
-        self._seen: list[Tensor] = []
-
-    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Keeps what the network's head sees, if embeddings are wanted."""
-        if self._options.embeddings is not None:
-            head = pl_module.network_head
-            head.register_forward_pre_hook(lambda _, inputs: self._seen.append(inputs[0]))
+        self._columns = columns
 
     def on_predict_batch_end(
         self,
@@ -172,63 +171,41 @@ class RowWriter(Callback):
     ) -> None:
         """Writes the rows of a batch of each process, in the order of the files."""
         fields = [batch.indices, batch.labels, outputs.float()]
-        if self._seen:
+        if self.seen:
             # of the first view; a single image is computed as two
-            features = self._seen[0][: len(outputs)].float().flatten(1)
+            features = self.seen[0][: len(outputs)].float().flatten(1)
             fields.append(features.masked_fill(batch.labels[:, None] < 0, math.nan))
-            self._seen.clear()
+            self.seen.clear()
         fields = [pl_module.all_gather(field).view(-1, *field.shape[1:]).cpu() for field in fields]
         if not trainer.is_global_zero:
             return
+        paths = trainer.datamodule.paths  # type: ignore[attr-defined]  # set by a loop
         for place in fields[0].argsort().tolist():
             index, label, probabilities, *vector = (field[place] for field in fields)
-            if index < len(self._files.paths):
-                path = self._files.paths[index]
-                row = _row(self._options, pl_module, path, int(label), probabilities)
+            if index < len(paths):
+                row: dict[str, object] = {"path": spelt(paths[index])}
+                if label < 0:
+                    row["error"] = why_unreadable(paths[index], pl_module.preprocessing)
+                elif not probabilities.isfinite().all():
+                    row["error"] = "the network's output is not finite"
+                else:
+                    row |= self._columns(probabilities)
                 self.rows.writerow(row)
                 self.bar.update()  # type: ignore[no-untyped-call]
                 self.embeddings += vector
                 self.unreadable += "error" in row
 
 
-def _row(
-    options: Namespace, model: ClassifierModule, path: str, label: int, probabilities: Tensor
-) -> dict[str, object]:
-    """Returns the row of an image, by column; a number is a float32, which has the shortest text."""
-    row: dict[str, object] = {"path": spelt(path)}
-    if label < 0:
-        return row | {"error": why_unreadable(path, model.preprocessing)}
-    if not probabilities.isfinite().all():
-        return row | {"error": "the network's output is not finite"}
-    names = model.class_names
-    shares = probabilities.numpy()
-    predicted = model.predicted(probabilities[None])[0]
-    order = probabilities.argsort(descending=True, stable=True).tolist()
-    if model.has_one_class:
-        order.sort(key=lambda position: position != predicted)  # chosen perhaps by a threshold
-    for place, position in enumerate(order[: options.top_k], 1):
-        suffix = f"_{place}" if place > 1 else ""
-        row |= {f"label{suffix}": names[position], f"confidence{suffix}": shares[position]}
-    if shares[order[0]] < options.abstain:
-        row["label"] = None
-    if not model.has_one_class:
-        row["labels"] = model.label_names(predicted)
-    if options.probabilities or not model.has_one_class:
-        named = zip(names, shares, strict=True)
-        row |= {f"probability_{name}": share for name, share in named}
-    return row
-
-
-def resume_rows(path: Path, columns: list[str]) -> list[list[str]]:
+def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[str]]:
     """Reads the rows of a file, and removes an interrupted last one from it."""
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
         text = file.read()
     is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
     rows = list(csv.reader(io.StringIO(text, newline="")))[: -1 if is_cut else None]
-    if rows and (rows[0] != columns or {*map(len, rows)} != {len(columns)}):
+    if rows and (rows[0] != header or {*map(len, rows)} != {len(header)}):
         raise UserError(
             f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
         )
-    with whole_file(path) as partial, open(partial, "w", **CSV) as whole:
+    with whole_file(Path(path)) as partial, open(partial, "w", **CSV) as whole:
         csv.writer(whole, lineterminator="\n").writerows(rows)
     return rows[1:]

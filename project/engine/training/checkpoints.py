@@ -64,12 +64,16 @@ class BestCheckpoint(ModelCheckpoint):
             self.best_k_models = {path: score}
 
 
+def best_checkpoint(trainer: Trainer) -> BestCheckpoint | None:
+    """Returns the callback that keeps ``best.ckpt``; None if no callback does so."""
+    callbacks = trainer.checkpoint_callbacks
+    return next((part for part in callbacks if isinstance(part, BestCheckpoint)), None)
+
+
 def selection(trainer: Trainer) -> dict[str, str] | None:
     """Returns how ``best.ckpt`` is chosen; None if no callback does so."""
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, BestCheckpoint):
-            return {"monitor": str(callback.monitor), "mode": callback.mode}
-    return None
+    best = best_checkpoint(trainer)
+    return {"monitor": str(best.monitor), "mode": best.mode} if best else None
 
 
 def evaluate_best(

@@ -88,7 +88,6 @@ class Predictions:
             as_in_use: If true, validation is measured like a test, as a temperature for test images
                 needs: with all views of test-time augmentation.
         """
-        data.prepare_data()
         device = model.device
         model.keeps_logits = True
         if as_in_use:
