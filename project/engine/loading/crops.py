@@ -69,9 +69,8 @@ def random_box(
     vertical place. The first try that fits is used, or else the largest central region that is
     allowed.
     """
-    whole = 0, 0, width, height
     if fit != "crop" and scale[0] == 1:  # rounding would cut rows off
-        return whole
+        return 0, 0, width, height
     usual = 1 if fit == "crop" else width / height
     for area, ratio, x, y in draws.tolist():
         pixels = width * height * (scale[0] + (scale[1] - scale[0]) * area)
@@ -80,9 +79,8 @@ def random_box(
         if 0 < w <= width and 0 < h <= height:
             left, upper = int(x * (width - w + 1)), int(y * (height - h + 1))
             return left, upper, left + w, upper + h
-    if fit != "crop":
-        return whole
-    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    w = min(width, round(height * usual * 4 / 3))
+    h = min(height, round(width / usual * 4 / 3))
     left, upper = (width - w) // 2, (height - h) // 2
     return left, upper, left + w, upper + h
 

@@ -3,7 +3,6 @@
 import copy
 import operator
 from collections.abc import Callable, Sized
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -166,10 +165,10 @@ def _opened(option: str, source: Any) -> Any:
     """Opens a dataset; one process at a time if it says that it downloads, and where to."""
     if callable(source) and not hasattr(source, "__getitem__"):
         options = getattr(source, "keywords", {})  # of a partial, which the command line makes
-        waits: AbstractContextManager[object] = nullcontext()
         if options.get("download") and options.get("root"):
-            waits = one_at_a_time(Path(options["root"]).expanduser().absolute())
-        with waits:
+            with one_at_a_time(Path(options["root"]).expanduser().absolute()):
+                source = source()
+        else:
             source = source()
     if isinstance(source, IterableDataset) or not hasattr(source, "__getitem__"):
         raise UserError(

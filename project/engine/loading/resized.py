@@ -5,7 +5,7 @@ from typing import Any
 
 from jsonargparse.typing import OpenUnitInterval
 
-from ..errors import UserError, require
+from ..errors import require
 from ..preprocessing import Fit, Interpolation, Preprocessing
 from .data_module import ImageDataModule
 from .splits import hashed_split
@@ -58,14 +58,19 @@ class ResizedDataModule(ImageDataModule):
         )
         self.fit: Fit = fit or "crop"
         self.interpolation: Interpolation = interpolation or "bilinear"
-        if crop_scale is not None and not 0 < crop_scale[0] <= crop_scale[1] <= 1:
-            raise UserError(
-                f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}"
-            )
-        if val_fraction + test_fraction >= 1:
-            raise UserError(
-                "--data.val_fraction and --data.test_fraction must leave something to train on"
-            )
+        smallest, largest = crop_scale or (1, 1)
+        require(
+            0 < smallest <= largest <= 1,
+            "--data.crop_scale",
+            [smallest, largest],
+            "two shares, as in [0.08, 1]",
+        )
+        require(
+            val_fraction + test_fraction < 1,
+            "--data.val_fraction and --data.test_fraction",
+            f"{val_fraction} and {test_fraction}",
+            "below 1 together",
+        )
         self.crop_scale = crop_scale
         # the test set first, so that it does not depend on the share of the validation set
         self.fractions = {"test": test_fraction, "val": val_fraction}
