@@ -1,6 +1,5 @@
 """Decoded images in a file that all processes of a machine share."""
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -92,6 +91,6 @@ def _allocate(path: Path, size: int) -> None:
     if shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with open(path, "ab") as file:
-        with contextlib.suppress(AttributeError):  # macOS has no such call
+        if hasattr(os, "posix_fallocate"):  # macOS has no such call
             os.posix_fallocate(file.fileno(), 0, size)
         file.truncate(size)

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,13 @@ def prepare(
     if (bands := bands_of(preprocessing)) is not None:
         return fit_pixels(read_bands(name, bands), preprocessing, draws, scale)
     with open_image(name, content) as image:
-        read = partial(decode, image, name)
-        return _fit(upright_size(image, name), read, preprocessing, draws, scale)
+        return _fit(
+            upright_size(image, name),
+            lambda least: decode(image, name, least),
+            preprocessing,
+            draws,
+            scale,
+        )
 
 
 def fit_pixels(

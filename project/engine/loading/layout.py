@@ -5,7 +5,6 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,7 +114,7 @@ def list_folder(
                 " for each class, as train has; sort them, or move the folder away to cut a"
                 " validation set from train"
             )
-    if outside := [*chain.from_iterable(loose.values())]:
+    if outside := [path for paths in loose.values() for path in paths]:
         notes.append(f"images in no class are left out: {len(outside):,}, such as {outside[0]}")
     return files, [*notes, left_out]
 
@@ -245,7 +244,7 @@ def _require_no_splits(root: Path, folders: Collection[str], top: str) -> None:
 
 def alternatives(source: Path) -> str:
     """Returns the commands that read what else is in a folder, for the end of an error."""
-    files = sorted(chain(source.glob("*"), source.glob("*/*")))
+    files = sorted([*source.glob("*"), *source.glob("*/*")])
     tables = [str(file) for file in files if file.suffix.lower() in TABLE_SUFFIXES]
     sources = [name for name in tables if "train" in name[len(str(source)) :].lower()] or tables
     if any(file.suffix in (".arrow", ".parquet") for file in files):

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Collection, Iterable
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, printable
@@ -91,7 +90,7 @@ def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:
     """Refuses to download to a folder that only a checkpoint names, except to the default."""
     root = options.get("root")
     folder = getattr(data, "images_root", None)
-    if root is None or root != data.hparams.get("root") or folder is None or Path(folder).is_dir():
+    if root is None or root != data.hparams.get("root") or folder is None or os.path.isdir(folder):
         return
     if root != signature(type(data)).parameters["root"].default:
         raise UserError(

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,7 +77,7 @@ def read_sheet(file: Path) -> Sheet:
         raise UserError(f"'{printable(file)}' cannot be read as a table: {why}") from error
     if not rows:
         raise UserError(f"'{printable(file)}' names no image")
-    empty = dict.fromkeys(chain.from_iterable(rows.values()), "")
+    empty = {name: "" for row in rows.values() for name in row}
     return Sheet(file, [*empty], {line: empty | row for line, row in rows.items()})
 
 

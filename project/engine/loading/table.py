@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from glob import escape
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -238,7 +237,8 @@ class Table:
     def _describe_others(self, paths: Collection[str]) -> str:
         """Describes images that no row names: beside the others, or wherever ids were looked up."""
         prefix = prefix_of(self.root)
-        images = {prefix + path for path in chain(*vars(self).get("_index", {}).values())}
+        looked_up: Mapping[str, Sequence[str]] = vars(self).get("_index", {})
+        images = {prefix + path for same in looked_up.values() for path in same}
         for folder in {os.path.dirname(path) for path in paths}:
             names = filter(is_image, os.listdir(folder or os.curdir))
             images.update(os.path.join(folder, name) for name in names)

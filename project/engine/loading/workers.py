@@ -2,7 +2,6 @@
 
 import atexit
 import copy
-import multiprocessing
 import multiprocessing.util
 import os
 import signal
