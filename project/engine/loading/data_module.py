@@ -179,9 +179,8 @@ class ImageDataModule(LightningDataModule, ABC):
     @property
     def world(self) -> tuple[int, int]:
         """The number of processes, and the rank of this one."""
-        if self.trainer is None:
-            return 1, 0
-        return self.trainer.world_size, self.trainer.global_rank
+        trainer = self.trainer
+        return (trainer.world_size, trainer.global_rank) if trainer is not None else (1, 0)
 
     @property
     def split_in_use(self) -> str:
@@ -223,10 +222,13 @@ class ImageDataModule(LightningDataModule, ABC):
         """Loads the training set in the order of seed and epoch; to overfit, in one order."""
         train = self.splits["train"]
         overfits = getattr(self.trainer, "overfit_batches", 0) > 0
-        draw = None
-        if self.class_balance > 0:
-            labels = train.labels.cpu()
-            draw = partial(weighted_draw, labels, self.batch_size, self.class_balance, self.seed)
+        draw = (
+            partial(
+                weighted_draw, train.labels.cpu(), self.batch_size, self.class_balance, self.seed
+            )
+            if self.class_balance > 0
+            else None
+        )
         sampler = TrainingSampler(
             len(train), self.batch_size, self.seed, self._position, *self.world, overfits, draw
         )
@@ -294,9 +296,11 @@ class ImageDataModule(LightningDataModule, ABC):
         ``on_before_batch_transfer``, which may draw.
         """
         if self.trainer is not None:
-            place: tuple[int, ...] = (Purpose.EVALUATION, self.seed, number)
-            if self.trainer.training:
-                place = (Purpose.STEP, self.seed, *self._position())
+            place = (
+                (Purpose.STEP, self.seed, *self._position())
+                if self.trainer.training
+                else (Purpose.EVALUATION, self.seed, number)
+            )
             seed_generators(derived_seed(*place, self.world[1]), self.trainer.strategy.root_device)
 
     def pins_memory(self) -> bool:
@@ -340,9 +344,8 @@ class ImageDataModule(LightningDataModule, ABC):
         if not self.batch_transforms:
             return batch
         images = batch.images.float()
-        labels = batch.labels
-        if labels.dim() == 1:
-            labels = F.one_hot(labels, len(self.class_names))
+        is_soft = batch.labels.dim() > 1
+        labels = batch.labels if is_soft else F.one_hot(batch.labels, len(self.class_names))
         labels = labels.float()
         seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *self._position())
         devices = [images.device] if images.device.type == "cuda" else []

@@ -53,17 +53,15 @@ class FeatureDataset:
         self.image = image
         self.classes = [*classes]
         places = {str(key): place for place, key in enumerate(keys)}
-        labels = [places.get(str(value), -1) for value in plain[label][:]]
-        self.targets = torch.tensor(labels)
+        self.targets = torch.tensor([places.get(str(value), -1) for value in plain[label][:]])
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[bytes, int]:
         file = self.rows[index][self.image]
-        content = file["bytes"]
-        if content is None:
-            content = Path(file["path"]).read_bytes()
+        is_path = file["bytes"] is None
+        content = Path(file["path"]).read_bytes() if is_path else file["bytes"]
         return content, int(self.targets[index])
 
 
@@ -77,9 +75,7 @@ def feature_datasets(
     from datasets import ClassLabel, Image
 
     parts: Mapping[str, Dataset] = opened if isinstance(opened, dict) else {"train": opened}
-    names = split_names(parts)
-    if len(parts) == 1:
-        names = {"train": next(iter(parts))}
+    names = split_names(parts) if len(parts) > 1 else {"train": next(iter(parts))}
     if "train" not in names:
         raise UserError(f"--data: none of the splits {listed(parts)} is for training")
     rows = parts[names["train"]]
@@ -90,12 +86,12 @@ def feature_datasets(
     others = [name for name in rows.features if name != image]
     label = sheet.choose("label_column", label_column, labels or likely_labels(others))
     feature = rows.features[label]
-    if isinstance(feature, ClassLabel):
-        classes = feature.names
-        keys: Sequence[object] = range(len(classes))
-    else:
-        classes = sort_classes({str(value) for value in rows.unique(label) if value is not None})
-        keys = classes
+    classes = (
+        feature.names
+        if isinstance(feature, ClassLabel)
+        else sort_classes({str(value) for value in rows.unique(label) if value is not None})
+    )
+    keys = range(len(classes)) if isinstance(feature, ClassLabel) else classes
     splits = {
         split: FeatureDataset(parts[name], image, label, classes, keys)
         for split, name in names.items()

@@ -123,8 +123,10 @@ class MapDatasetModule(ResizedDataModule):
         labels = self._classes_of_samples()
         names = [*map(self.sample_name, positions["train"])]
         split_of = grouped_split(labels, names, fractions, self.split_seed)
-        for split in ("train", *fractions):
-            positions[split] = [place for place, its in enumerate(split_of) if its == split]
+        positions |= {
+            split: [place for place, its in enumerate(split_of) if its == split]
+            for split in ("train", *fractions)
+        }
         return {split: positions[split] for split in SPLITS}
 
     def sample_name(self, position: int) -> str:

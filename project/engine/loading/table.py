@@ -172,10 +172,11 @@ class Table:
         if columns.split and not split:
             raise sheet.error(f"the split must be train, val or test, got '{cell}'", line)
         path = self._find(row.get(columns.path, ""), sheet, line)
-        if self.label_from is not None:
-            label = search_path(self.label_from, path, "--data.label_from")
-        else:
-            label = _label_of(sheet, line, columns.labels)
+        label = (
+            search_path(self.label_from, path, "--data.label_from")
+            if self.label_from is not None
+            else _label_of(sheet, line, columns.labels)
+        )
         if not label:
             raise sheet.error("it has no label", line)
         group = row.get(self.group or "", "")
