@@ -124,9 +124,12 @@ class ImageFilesDataModule(ResizedDataModule):
     @property
     def class_names(self) -> list[str]:
         """The names of the classes, in the order of their labels."""
-        if not (self.expected_classes or self._class_names):
-            self._class_names = [*dict.fromkeys(file.label for file in self.files())]
-        return self.expected_classes or self._class_names
+        self._class_names = (
+            self.expected_classes
+            or self._class_names
+            or [*dict.fromkeys(file.label for file in self.files())]
+        )
+        return self._class_names
 
     def expect_classes(self, names: Sequence[str], source: object) -> None:
         """Labels images by the classes of a checkpoint, of which some may not occur."""

@@ -63,9 +63,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Returns True for a folder, or a link to one unless the link is in it."""
     if not entry.is_symlink():
         return entry.is_dir()
-    if not os.path.isdir(entry.path):
-        return False
-    return not any(os.path.samefile(entry.path, parent) for parent in Path(entry.path).parents)
+    is_above = (os.path.samefile(entry.path, parent) for parent in Path(entry.path).parents)
+    return os.path.isdir(entry.path) and not any(is_above)
 
 
 def prefix_of(folder: str | Path) -> str:

@@ -209,11 +209,9 @@ class Table:
 
     def _path_of(self, name: str, sheet: Sheet) -> str:
         """Returns the path of a file as it is written, below the root or beside the table."""
-        for folder in ("", self._beside[sheet.file]):
-            path = os.path.normpath(os.path.join(folder, name))
-            if os.path.isfile(os.path.join(self.root, path)):
-                return path
-        return ""
+        folders = ("", self._beside[sheet.file])
+        paths = [os.path.normpath(os.path.join(folder, name)) for folder in folders]
+        return next((path for path in paths if os.path.isfile(os.path.join(self.root, path))), "")
 
     @cached_property
     def _index(self) -> Mapping[str, Sequence[str]]:
