@@ -19,7 +19,7 @@ from ..errors import LocalError, NonFiniteError, UserError, listed
 from ..hardware import best_precision, tune_malloc
 from ..run.checkpoint import (
     ABOUT,
-    About,
+    read_checkpoint,
     read_newest,
     require_same_classes,
     with_atomic_writes,
@@ -31,7 +31,7 @@ from ..training.checkpoints import (
     BestCheckpoint,
     best_checkpoint,
     chosen_monitor,
-    evaluate_best,
+    restore,
 )
 from ..training.last_checkpoint import CURVES, LastCheckpoint
 from ..training.non_finite import StopOnNonFinite
@@ -163,12 +163,12 @@ class FitCommand(Command):
         if trainer.local_rank == 0:  # before the run's folder exists: a failed download leaves none
             data.prepare_data()
         try:
-            best = self._train_and_test(self._open_run())
+            self._train_and_test(self._open_run())
         except BaseException as error:
             self._say_how_to_resume(error)
             raise
         if trainer.is_global_zero:
-            self.show_results(self._write_metrics(best))
+            self.show_results(self._write_metrics())
 
     def _open_run(self) -> str | None:
         """Prepares the folder and returns the checkpoint to resume from, if there is one."""
@@ -210,7 +210,7 @@ class FitCommand(Command):
         self.note(f"continuing {run.path} in {step}{news}")
         return str(path)
 
-    def _train_and_test(self, resume: str | None) -> About:
+    def _train_and_test(self, resume: str | None) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         if trainer.global_step == 0:
@@ -230,7 +230,9 @@ class FitCommand(Command):
             trainer.save_checkpoint(best)
             trainer.strategy.checkpoint_io.teardown()  # a background writer has written it then
             trainer.strategy.barrier()
-        return evaluate_best(trainer, model, data, best)
+        # by Lightning's ckpt_path, callbacks would put the raw weights back in place of averages
+        restore(model, read_checkpoint(best), best)
+        trainer.test(model, datamodule=data, verbose=False)
 
     def _say_how_to_resume(self, error: BaseException) -> None:
         """Says how to resume a run that was stopped, or adds it to an error of the machine."""
@@ -246,7 +248,8 @@ class FitCommand(Command):
         elif isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
             error.add_note(advice)  # as torch says of a full disk
 
-    def _write_metrics(self, best: About) -> dict[str, Any]:
+    def _write_metrics(self) -> dict[str, Any]:
+        best = self.model.about  # as the tested checkpoint says
         metrics = {
             "checkpoint": str(self.run.best.relative_to(self.run.path)),
             "epoch": best["epoch"] + 1,

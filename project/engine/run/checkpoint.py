@@ -1,4 +1,4 @@
-"""Facts that a checkpoint holds beside the weights, and reading a checkpoint safely.
+"""Reading a checkpoint safely, and writing it whole.
 
 A checkpoint explains itself: under the key ``about`` it carries the class names, the preprocessing
 for evaluation, the architecture, the data and the seed of its split, the versions it was made with
@@ -6,19 +6,16 @@ and the metrics it had reached. All of it is plain data, so that ``torch.load(..
 weights_only=True)`` reads the whole file.
 """
 
-import platform
 import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
@@ -27,65 +24,15 @@ from ..errors import UserError, first_sentence, listed, printable
 from ..preprocessing import Preprocessing, is_preprocessing
 from .files import fetch_weights, whole_file
 
-if TYPE_CHECKING:
-    from ..training.module import ClassifierModule
-
 ABOUT = "about"
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
-_DECISIVE = ("torch", "torchvision", "lightning", "torchmetrics")
-"""Packages whose version decides what a checkpoint's numbers are."""
 _NEEDED = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
 
 Checkpoint = dict[str, Any]
 """The contents of a checkpoint."""
 
 About = Checkpoint
-"""Facts of a checkpoint about itself, see :func:`describe_run`."""
-
-
-def sizes_of(trainer: Trainer) -> dict[str, int]:
-    """Returns the number of images of each split; nothing without a data module of ours."""
-    data = getattr(trainer, "datamodule", None)
-    return dict(getattr(data, "split_sizes", dict)())
-
-
-def describe_run(
-    trainer: Trainer, model: "ClassifierModule", selection: dict[str, str] | None
-) -> About:
-    """Collects the facts of a checkpoint about itself, as plain data.
-
-    ``thresholds`` are by class, if an image may have several. ``data`` names a class without a
-    module to import. ``images`` counts splits. ``selection`` says how ``best.ckpt`` is chosen.
-    """
-    data = getattr(trainer, "datamodule", None)
-    rates = {
-        name: float(value)
-        for name, value in trainer.callback_metrics.items()
-        if name.startswith("train/")
-    }
-    # afterwards Lightning counts on
-    training = trainer.state.fn == "fit" and not trainer.state.finished
-    return About(
-        model=type(model).__name__,
-        class_names=model.class_names,
-        preprocessing=model.preprocessing,
-        thresholds=model.thresholds,
-        arch=model.arch,
-        arch_args=model.arch_args or {},
-        data={"class_path": type(data).__name__, "init_args": dict(data.hparams)} if data else None,
-        images=sizes_of(trainer),
-        processes=trainer.world_size,
-        transforms=getattr(data, "transforms_in_words", dict)(),
-        split_seed=getattr(data, "split_seed", None),
-        versions={
-            "python": platform.python_version(),
-            **{name: version(name) for name in _DECISIVE},
-        },
-        epoch=trainer.current_epoch if training else max(trainer.current_epoch - 1, 0),
-        step=trainer.global_step,
-        selection=selection,
-        metrics={**rates, **model.results},
-    )
+"""Facts of a checkpoint about itself, see :func:`..training.checkpoints.describe_run`."""
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:

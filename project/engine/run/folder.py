@@ -37,7 +37,6 @@ class RunFolder:
             )
         is_local = "://" not in str(root)
         require(is_local, "--trainer.default_root_dir", root, "a folder of this machine")
-        self.name = name
         self.path = Path(root) / name
         self.config = self.path / "config.yaml"
         self.metrics = self.path / "metrics.json"
@@ -79,7 +78,7 @@ class RunFolder:
         if self.metrics.exists():
             raise UserError(
                 f"the run '{self.path}' is finished, its test set measured; to train longer, start"
-                f" another from its weights: --name {shlex.quote(self.name)}_longer --model.weights"
+                f" another from its weights: --name {shlex.quote(self.path.name)}_longer --model.weights"
                 f" {shlex.quote(str(self.best))}; to repeat it, remove that folder"
             )
 

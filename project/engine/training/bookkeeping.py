@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     GradientAccumulationScheduler,
@@ -21,10 +21,6 @@ from ..run.checkpoint import Checkpoint
 from ..run.loggers import is_logged
 from ..upstream import follow_until_averaging, length_attributes
 from .predictions import gathered
-
-if TYPE_CHECKING:
-    from .module import ClassifierModule, Split
-
 
 _REFUSED: dict[type[Callback], str] = {
     # it ignores train_bn=False for running statistics, too (Lightning #21901, #15062)
@@ -42,29 +38,23 @@ class Bookkeeping(Callback):
     It is a callback, so that a model overrides most hooks without calling ``super()``.
     """
 
-    def __init__(self, model: "ClassifierModule") -> None:
-        self.model = model
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Prepares the loss, which may need to know the data, and compiles the network."""
         if stage != "fit":
             return
-        model = self.model
-        if prepare := getattr(model.criterion, "prepare", None):
-            prepare(trainer.datamodule, model.class_names)  # type: ignore[attr-defined]
-        if model.compile_network:
-            model.network.compile()  # in place, so that the names of the weights stay
+        if prepare := getattr(pl_module.criterion, "prepare", None):
+            prepare(trainer.datamodule, pl_module.class_names)  # type: ignore[attr-defined]
+        if pl_module.compile_network:
+            pl_module.network.compile()  # in place, so that the names of the weights stay
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Checkpoint) -> None:
         """Leaves out the lengths of schedules, so that a resumed one has that of its own run."""
         checkpoint["lr_schedulers"] = [
             {name: value for name, value in state.items() if name not in length_attributes(state)}
             for state in checkpoint["lr_schedulers"]
         ]
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Checks a resumed optimizer, and how many batches make a step within a resumed epoch."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # likewise
@@ -77,7 +67,7 @@ class Bookkeeping(Callback):
                 callback.on_train_epoch_start(trainer)
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+        self, trainer: Trainer, pl_module: Any, batch: object, batch_idx: int
     ) -> None:
         """Logs at least once an epoch, unless ``log_every_n_steps`` is 0.
 
@@ -93,7 +83,7 @@ class Bookkeeping(Callback):
         trainer.log_every_n_steps = every  # type: ignore[attr-defined]
 
     def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+        self, trainer: Trainer, pl_module: Any, optimizer: Optimizer
     ) -> None:
         """Gives an epoch's last step, which may have fewer batches, the mean of its gradients.
 
@@ -108,7 +98,7 @@ class Bookkeeping(Callback):
     def on_train_batch_end(
         self,
         trainer: Trainer,
-        pl_module: LightningModule,
+        pl_module: Any,
         outputs: object,
         batch: object,
         batch_idx: int,
@@ -118,17 +108,16 @@ class Bookkeeping(Callback):
         Averages of weights that have not started stay at the newest weights, where Lightning's stay
         at the initial ones.
         """
-        model = self.model
-        self._waiting = [part for part in self._waiting if follow_until_averaging(part, model)]
-        if is_logged(trainer) and (results := model.conclude("train")):
+        self._waiting = [part for part in self._waiting if follow_until_averaging(part, pl_module)]
+        if is_logged(trainer) and (results := pl_module.conclude("train")):
             # on the CPU, where a progress bar reads them in each step without waiting
             values = {
                 f"train/{name}": torch.tensor(results[name])
-                for name in map(str, model.train_metrics)
+                for name in map(str, pl_module.train_metrics)
             }
-            model.log_dict(values, prog_bar=True)
+            pl_module.log_dict(values, prog_bar=True)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Gives all processes the first one's statistics of BatchNorm.
 
         DDP does not within a step of several batches, or if the user has it leave this out.
@@ -137,16 +126,15 @@ class Bookkeeping(Callback):
             for buffer in wrapper.buffers():  # Lightning's broadcast is of objects
                 distributed.broadcast(buffer, 0)
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Logs the metrics of the validation set."""
-        self._log(trainer, "val")
+        self._log(trainer, pl_module, "val")
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Logs the metrics of the test set."""
-        self._log(trainer, "test")
+        self._log(trainer, pl_module, "test")
 
-    def _log(self, trainer: Trainer, split: "Split") -> None:
-        model = self.model
+    def _log(self, trainer: Trainer, model: Any, split: str) -> None:
         results = model.conclude(split)
         if not model.is_fitting:
             model.predictions = gathered(trainer, model.collected)

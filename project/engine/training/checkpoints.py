@@ -1,12 +1,13 @@
-"""Checkpoints of a model: the best one and its test, and the model that one holds."""
+"""Checkpoints of a model: the best one, facts about itself, and the model that one holds."""
 
+import platform
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import Tensor, nn
 
 from ..errors import UserError, listed, printable
 from ..preprocessing import is_preprocessing
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .module import ClassifierModule
 
 _OF_LOSS = "criterion."
+_DECISIVE = ("torch", "torchvision", "lightning", "torchmetrics")
+"""Packages whose version decides what a checkpoint's numbers are."""
 _Model = TypeVar("_Model", bound="ClassifierModule")
 
 
@@ -70,26 +73,48 @@ def best_checkpoint(trainer: Trainer) -> BestCheckpoint | None:
     return next((part for part in callbacks if isinstance(part, BestCheckpoint)), None)
 
 
-def selection(trainer: Trainer) -> dict[str, str] | None:
-    """Returns how ``best.ckpt`` is chosen; None if no callback does so."""
-    best = best_checkpoint(trainer)
-    return {"monitor": str(best.monitor), "mode": best.mode} if best else None
+def sizes_of(trainer: Trainer) -> dict[str, int]:
+    """Returns the number of images of each split; nothing without a data module of ours."""
+    data = getattr(trainer, "datamodule", None)
+    return dict(getattr(data, "split_sizes", dict)())
 
 
-def evaluate_best(
-    trainer: Trainer, model: "ClassifierModule", data: LightningDataModule, path: str
-) -> About:
-    """Tests the weights of a checkpoint, and returns what it says about itself.
+def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
+    """Collects the facts of a checkpoint about itself, as plain data.
 
-    Lightning's ``ckpt_path`` will not do: callbacks would take part, and those that average weights
-    put the raw ones back.
+    ``thresholds`` are by class, if an image may have several. ``data`` names a class without a
+    module to import. ``images`` counts splits. ``selection`` says how ``best.ckpt`` is chosen.
     """
-    checkpoint = read_checkpoint(path)
-    restore_weights(model, checkpoint["state_dict"], path)
-    about: About = checkpoint[ABOUT]
-    model.thresholds = about.get("thresholds")
-    trainer.test(model, datamodule=data, verbose=False)
-    return about
+    data = getattr(trainer, "datamodule", None)
+    rates = {
+        name: float(value)
+        for name, value in trainer.callback_metrics.items()
+        if name.startswith("train/")
+    }
+    best = best_checkpoint(trainer)
+    # afterwards Lightning counts on
+    training = trainer.state.fn == "fit" and not trainer.state.finished
+    return About(
+        model=type(model).__name__,
+        class_names=model.class_names,
+        preprocessing=model.preprocessing,
+        thresholds=model.thresholds,
+        arch=model.arch,
+        arch_args=model.arch_args or {},
+        data={"class_path": type(data).__name__, "init_args": dict(data.hparams)} if data else None,
+        images=sizes_of(trainer),
+        processes=trainer.world_size,
+        transforms=getattr(data, "transforms_in_words", dict)(),
+        split_seed=getattr(data, "split_seed", None),
+        versions={
+            "python": platform.python_version(),
+            **{name: version(name) for name in _DECISIVE},
+        },
+        epoch=trainer.current_epoch if training else max(trainer.current_epoch - 1, 0),
+        step=trainer.global_step,
+        selection={"monitor": str(best.monitor), "mode": best.mode} if best else None,
+        metrics={**rates, **model.results},
+    )
 
 
 def opened(
@@ -120,21 +145,21 @@ def opened(
     for name in [name for name in state if not name.startswith(_OF_LOSS)]:
         del state[name]
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
-    restore_weights(model, state, path, strict)
-    model.about = checkpoint[ABOUT]
-    model.thresholds = model.about.get("thresholds")
+    restore(model, checkpoint | {"state_dict": state}, path, strict)
     return model
 
 
-def restore_weights(
-    model: nn.Module, weights: Mapping[str, Tensor], path: object, strict: bool = True
+def restore(
+    model: "ClassifierModule", checkpoint: Checkpoint, path: object, strict: bool = True
 ) -> None:
-    """Loads weights into a model; the UserError says which do not fit it."""
+    """Loads weights and facts into a model; the UserError says which weights do not fit it."""
     try:
-        model.load_state_dict(weights, strict)
+        model.load_state_dict(checkpoint["state_dict"], strict)
     except RuntimeError as error:
         problem = printable(" ".join(str(error).split()))
         raise UserError(f"'{path}' does not fit this model: {problem}") from error
+    model.about = checkpoint[ABOUT]
+    model.thresholds = model.about.get("thresholds")
 
 
 def _imported(cls: type[_Model], about: About, path: object) -> type[_Model]:

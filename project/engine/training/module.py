@@ -18,13 +18,13 @@ from ..errors import UserError
 from ..loading.batch import ImageBatch
 from ..loading.files import prepare
 from ..preprocessing import Preprocessing
-from ..run.checkpoint import ABOUT, About, Checkpoint, describe_run, read_weights, sizes_of
+from ..run.checkpoint import ABOUT, About, Checkpoint, read_weights
 from ..run.loggers import is_logged
 from ..run.progress import note
 from ..run.settings import allow_module, plain_options
 from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping, require_supported_callbacks
-from .checkpoints import opened, restore_weights, selection
+from .checkpoints import describe_run, opened, restore, sizes_of
 from .non_finite import require_finite
 from .predictions import Prediction, Predictions, fields_of
 
@@ -267,14 +267,14 @@ class ClassifierModule(LightningModule):
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         if self.trainer.training:
             require_supported_callbacks(callbacks)
-        added = any(isinstance(part, Bookkeeping) and part.model is self for part in callbacks)
-        return [] if added else [Bookkeeping(self)]
+        added = any(isinstance(part, Bookkeeping) for part in callbacks)
+        return [] if added else [Bookkeeping()]
 
     def on_save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Adds the model's options, the checkpoint's description, and open counts."""
         require_finite(checkpoint["state_dict"], self.global_step)
         checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
-        checkpoint[ABOUT] = describe_run(self.trainer, self, selection(self.trainer))
+        checkpoint[ABOUT] = describe_run(self.trainer, self)
         checkpoint["counts"] = {
             name: _counts(metric) for name, metric in self.train_metrics.items()
         }
@@ -284,18 +284,16 @@ class ClassifierModule(LightningModule):
         # Lightning converts after weights were rounded
         if isinstance(self.trainer.precision_plugin, DoublePrecision):
             self.trainer.precision_plugin.convert_module(self)
-        restore_weights(self, checkpoint["state_dict"], self.trainer.ckpt_path)
-        about = checkpoint[ABOUT]
-        self.thresholds = about.get("thresholds")
+        restore(self, checkpoint, self.trainer.ckpt_path)
         if not self.trainer.training:
             return
-        if (sizes := sizes_of(self.trainer)) != about["images"]:
+        if (sizes := sizes_of(self.trainer)) != self.about["images"]:
             rank_zero_only(note)(
-                f"the data has changed since this run was stopped, from {about['images']} images to"
+                f"the data has changed since this run was stopped, from {self.about['images']} images to"
                 f" {sizes}; what this epoch has left is drawn from these"
             )
-        if "val" in about["metrics"]:
-            self.results = {"val": about["metrics"]["val"]}
+        if "val" in self.about["metrics"]:
+            self.results = {"val": self.about["metrics"]["val"]}
         if self.trainer.is_global_zero:  # they are those of all processes
             for name, metric in self.train_metrics.items():
                 for key, value in checkpoint["counts"].get(name, {}).items():
