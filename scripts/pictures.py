@@ -15,7 +15,7 @@ from torchvision.utils import make_grid
 
 from project.data.augmentation import cutout
 from project.data.flowers_drawn import SPECIES, draw_flowers
-from project.engine.loading.crops import fit_image, fit_region, random_box
+from project.engine.loading.crops import fit_image, fit_region, random_box, region_of
 from project.engine.preprocessing import Fit, Preprocessing
 
 COLUMNS, ROWS, SIZE = 12, 4, 72
@@ -72,7 +72,7 @@ def augmentations(flowers: Tensor) -> None:
     pasted = v2.CutMix(alpha=5.0, num_classes=2)(pair.float(), labels)[0][0]
     shown = [
         flower,
-        fit_region(flower, box, recipe),
+        fit_region(region_of(flower, box, (SIDE, SIDE)), recipe),
         flower.flip(-1),
         covered,
         randomly,

@@ -17,45 +17,43 @@ def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
     antialias=True)`` and ``CenterCrop(crop)``, or as :func:`fit_region` does.
     """
     height, width = image.shape[1:]
-    whole = 0, 0, width, height
     if preprocessing.get("fit", "crop") != "crop":
-        return fit_region(image, whole, preprocessing)
+        return fit_region(image, preprocessing)
     crop = preprocessing["crop"]
     resize = preprocessing["resize"]
     shorter = min(height, width)
     shape = int(resize * height / shorter), int(resize * width / shorter)
     # Python rounds halves to even numbers, and so does torchvision
     upper, left = (round((side - crop) / 2) for side in shape)
-    scaled = scaled_region(image, whole, shape, preprocessing)
+    scaled = scale_image(image, shape, preprocessing)
     return scaled[:, upper : upper + crop, left : left + crop]
 
 
-def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
-    """Fits a region of an image to the network's input, as training sees it.
+def fit_region(region: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Fits a cropped region of an image to the network's input, as training sees it.
 
     It is what torchvision's v2 makes of the region: by ``Resize((crop, crop), antialias=True)``, or
     with ``pad`` by ``Resize(None, max_size=crop, antialias=True)`` and ``Pad``.
     """
-    height, width = shape = _region_shape(box, preprocessing)
-    scaled = scaled_region(image, box, shape, preprocessing)
+    height, width = shape = _region_shape(*region.shape[1:], preprocessing)
+    scaled = scale_image(region, shape, preprocessing)
     crop = preprocessing["crop"]
     if shape == (crop, crop):
         return scaled
-    colour = as_colour(tuple(preprocessing["mean"]), image.device, image.dtype)
+    colour = as_colour(tuple(preprocessing["mean"]), region.device, region.dtype)
     canvas = colour[:, None, None].repeat(1, crop, crop)
     upper, left = ((crop - side) // 2 for side in shape)
     canvas[:, upper : upper + height, left : left + width] = scaled
     return canvas
 
 
-def _region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
-    """Height and width that :func:`fit_region` scales a region to."""
+def _region_shape(height: int, width: int, preprocessing: Preprocessing) -> tuple[int, int]:
+    """Returns the height and width that :func:`fit_region` scales a region to."""
     crop = preprocessing["crop"]
     if preprocessing.get("fit") != "pad":
         return crop, crop
-    left, upper, right, lower = box
-    longer = max(right - left, lower - upper)
-    return max(1, int(crop * (lower - upper) / longer)), max(1, int(crop * (right - left) / longer))
+    longer = max(height, width)
+    return max(1, int(crop * height / longer)), max(1, int(crop * width / longer))
 
 
 def random_box(
@@ -90,29 +88,26 @@ def sufficient_size(
 ) -> tuple[int, int]:
     """Returns the smallest width and height to decode an image at, to fit a region of it."""
     left, upper, right, lower = box
-    height, width = _region_shape(box, preprocessing)
+    height, width = _region_shape(lower - upper, right - left, preprocessing)
     return int(size[0] * width / (right - left)), int(size[1] * height / (lower - upper))
 
 
-def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
-    """Converts a region of an image to pixels of its smaller decoded version."""
+def region_of(image: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
+    """Crops a region of an image, whose width and height were ``size``, and may be smaller now."""
     height, width = image.shape[1:]
     left, right = (round(edge * (width / size[0])) for edge in box[::2])
     upper, lower = (round(edge * (height / size[1])) for edge in box[1::2])
     # halves round to even: both edges could be one
-    return left, upper, max(left + 1, right), max(upper + 1, lower)
+    return image[:, upper : max(upper + 1, lower), left : max(left + 1, right)]
 
 
-def scaled_region(
-    image: Tensor, box: Box, shape: tuple[int, int], preprocessing: Preprocessing
-) -> Tensor:
-    """Crops decoded pixels and resizes them to a height and width, with antialiasing."""
-    left, upper, right, lower = box
+def scale_image(image: Tensor, shape: tuple[int, int], preprocessing: Preprocessing) -> Tensor:
+    """Scales pixels to a height and width, with antialiasing."""
     # torch's kernel for three interleaved channels is the fastest, but not for a view
-    region = image[None, :, upper:lower, left:right].contiguous(memory_format=torch.channels_last)
+    batch = image[None].contiguous(memory_format=torch.channels_last)
     mode = preprocessing.get("interpolation", "bilinear")
     if image.dtype == torch.uint8:
-        return interpolate(region, size=shape, mode=mode, antialias=True)[0]
+        return interpolate(batch, size=shape, mode=mode, antialias=True)[0]
     # torch scales no uint16
-    scaled = interpolate(region.float(), size=shape, mode=mode, antialias=True)[0]
+    scaled = interpolate(batch.float(), size=shape, mode=mode, antialias=True)[0]
     return scaled.round().clamp(0, 65535).to(image.dtype)

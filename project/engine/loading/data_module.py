@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import DataLoader
 
 from ..errors import UserError, require
 from ..hardware import loader_workers
@@ -92,8 +92,12 @@ class ImageDataModule(LightningDataModule, ABC):
         self.mean = [*map(float, mean or ())]
         self.std = [*map(float, std or ())]
         for option, values in {"--data.mean": self.mean, "--data.std": self.std}.items():
-            expected = f"{self.channels} numbers, one for each channel"
-            require(len(values) in (0, self.channels), option, values, expected)
+            require(
+                len(values) in (0, self.channels),
+                option,
+                values,
+                f"{self.channels} numbers, one for each channel",
+            )
         require(0 not in self.std, "--data.std", self.std, "above 0")
         self.num_workers = num_workers
         self.prefetch_factor = prefetch_factor
@@ -248,8 +252,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:
         """Loads a split once, in the order of its indices and without augmentation."""
-        dataset = self.splits[split]
-        return self._loader(dataset, SequentialSampler(dataset), split)
+        return self._loader(self.splits[split], None, split)
 
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
@@ -276,7 +279,9 @@ class ImageDataModule(LightningDataModule, ABC):
             return TransformedDataset(dataset, self.train_transforms, self.seed)
         return dataset
 
-    def _loader(self, dataset: object, sampler: Iterable[object], split: str) -> LazyDataLoader:
+    def _loader(
+        self, dataset: object, sampler: Iterable[object] | None, split: str
+    ) -> LazyDataLoader:
         loader = image_loader(
             dataset,
             max(1, self.batch_size // self.world[0]),

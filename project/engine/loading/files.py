@@ -19,8 +19,8 @@ from .crops import (
     fit_image,
     fit_region,
     random_box,
-    reduced_box,
-    scaled_region,
+    region_of,
+    scale_image,
     sufficient_size,
 )
 from .decode import decode, open_image, read_bands, reason, upright_size
@@ -78,7 +78,7 @@ def _fit(
         return fit_image(read(None), preprocessing)
     box = random_box(*size, draws, scale, preprocessing.get("fit", "crop"))
     pixels = read(sufficient_size(size, box, preprocessing))
-    return fit_region(pixels, reduced_box(box, size, pixels), preprocessing)
+    return fit_region(region_of(pixels, box, size), preprocessing)
 
 
 class Paths(Sequence[Path]):
@@ -176,8 +176,7 @@ class FileDataset:
         """Reads a whole image, scaled down."""
         with open_image(file) as image:
             pixels = decode(image, file, (width, height))
-        whole = (0, 0, pixels.shape[2], pixels.shape[1])
-        return scaled_region(pixels, whole, (height, width), self.preprocessing)
+        return scale_image(pixels, (height, width), self.preprocessing)
 
 
 def crop_draws(seed: int, epoch: int, indices: Tensor) -> Tensor:

@@ -182,8 +182,12 @@ class Table:
         group = row.get(self.group or "", "")
         if self.group is not None and not group:
             group = search_path(self.group, path, "--data.group")
-        place = os.path.join(prefix_of(self.root), path)
-        return ImageFile(place, spelt(names.get(label, label)), split, spelt(group or path))
+        return ImageFile(
+            os.path.join(prefix_of(self.root), path),
+            spelt(names.get(label, label)),
+            split,
+            spelt(group or path),
+        )
 
     def _find(self, name: str, sheet: Sheet, line: int) -> str:
         """Finds a file by its path or id; returns its path below the root.
