@@ -3,6 +3,7 @@
 import colorsys
 import gc
 import json
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,11 +18,23 @@ from PIL import Image
 from project import predict, report
 from project.data import ImageDataModule
 from project.engine.cli.entry import quiet_libraries
+from project.engine.training.last_checkpoint import StoppedError
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.engine.conftest import surroundings as surroundings, workplace as workplace
-from tests.engine.toy import cases as cases
+from tests.engine.toy import (
+    LAST as LAST,
+    RUN as RUN,
+    AtStep,
+    SmallNetwork as SmallNetwork,
+    cases as cases,
+    load as load,
+    one_line as one_line,
+    read_json as read_json,
+    require_same_end as require_same_end,
+    rows as rows,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,6 +50,8 @@ TINY_TRAINER = [
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
 SLIM = ["--model.arch=resnet9_slim"]
+SMALL = ["--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"]
+"""Two epochs of four steps each."""
 MULTILABEL = ["--model=examples.multilabel.MultilabelClassifier", "--monitor=val/mAP"]
 PAIRS = ["--data=examples.multilabel.FlowerPairs", *TINY_DATA]
 
@@ -69,6 +84,26 @@ def fit(*args: str, drawn: bool = False) -> FitCLI:
         cli = FitCLI([*args])
         cli.fit()
     return cli
+
+
+def small(
+    *args: str, data=(*TINY_DATA, "--data.cutout=8"), callbacks=(), network=SmallNetwork
+) -> FitCLI:
+    """Runs ``python -m project.fit`` with a network that takes no time, by default on drawn flowers, with further callbacks."""
+    own = FitCLI._callbacks
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "project.model.classifier.build_network", lambda arch, classes, args: network(classes)
+        )
+        patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
+        return fit(*data, *TINY_TRAINER, *QUIET, *SMALL, *args)
+
+
+def stop_at(step: int, *args: str, number: int = signal.SIGTERM, **options) -> StoppedError:
+    """Runs it until a signal stops it in a step."""
+    with pytest.raises(StoppedError) as stopped:
+        small(*args, callbacks=[AtStep(step, number)], **options)
+    return stopped.value
 
 
 def evaluate(*args: str) -> EvaluateCLI:
