@@ -1,0 +1,229 @@
+"""Scripts say of runs what the runs measured; folds and sweeps resume; the planner is beside a simulation of each message."""
+
+import json
+import os
+import random
+import runpy
+import shutil
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import label_errors
+import near_duplicates
+import numpy as np
+import optuna
+import pytest
+import recipes
+import seeds
+from PIL import Image, ImageOps
+from scaling import Bucket, Link, Step, forecast, measure
+
+from project.data import CSVDataModule
+from project.model.networks import build_network
+from tests.conftest import (
+    QUIET,
+    ROOT,
+    SLIM,
+    TINY_DATA,
+    TINY_TRAINER,
+    as_in_a_terminal,
+    make_folder,
+    read_json,
+    rows,
+)
+from tests.distributed.processes import environment, started, succeed, wait_until
+
+SWEEP = ROOT / "examples" / "launch" / "sweep.py"
+OPTIONS = ["--data.train_size=256", *TINY_DATA[1:4], *TINY_TRAINER, *QUIET, *SLIM]
+COMMAND = [sys.executable, str(SWEEP), "--name=lr", *OPTIONS, "--trainer.max_epochs=4"]
+
+
+def test_the_table_of_seeds_has_mean_and_spread(tiny_run, capsys):
+    seeds.main([tiny_run, tiny_run])
+    count, _, test, training, _ = capsys.readouterr().out.splitlines()
+    accuracy = 100 * read_json(tiny_run / "metrics.json")["test"]["accuracy"]
+    assert count == "n = 2"
+    assert test.split()[3:6] == [f"{accuracy:.2f}", "±", "0.00"]
+    assert float(training.split()[2]) > 0
+
+
+def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace):
+    def runs(name, *accuracies):
+        for seed, accuracy in enumerate(accuracies):
+            shutil.copytree(tiny_run, name + str(seed), ignore=shutil.ignore_patterns("*.ckpt"))
+            metrics = Path(name + str(seed), "metrics.json")
+            changed = read_json(metrics)
+            changed["test"]["accuracy"] = accuracy
+            metrics.write_text(json.dumps(changed))
+        return [Path(name + str(seed)) for seed in range(len(accuracies))]
+
+    table = recipes.table({"none": runs("none", 0.5, 0.6), "ema": runs("ema", 0.55, 0.63)})
+    *_, alone, ema = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()
+    )
+    assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
+    assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
+    assert ema[5] == "1.00 (1.00 to 1.00)"
+
+
+@pytest.mark.slow
+def test_folds_resume_after_ctrl_c_and_classify_each_image_by_the_run_that_has_not_seen_it(
+    workplace,
+):
+    classes = ("rose", "tulip")
+    images = make_folder(workplace / "images", dict.fromkeys(classes, 14))
+    data = ["--data=images", "--data.split_seed=2", "--data.image_size=32", "--data.batch_size=4"]
+    options = [*data, *TINY_TRAINER, *QUIET, *SLIM, "--trainer.max_epochs=6"]
+    command = [sys.executable, str(ROOT / "scripts" / "folds.py"), "cv", "2", *options]
+    with started(command, workplace) as stopped:
+        wait_until(Path("runs/cv/fold_1/checkpoints/last.ckpt").exists, workplace)
+        stopped.send_signal(signal.SIGINT)
+        assert stopped.wait(120) == 75  # it has saved
+    ended = succeed(command, workplace)
+    assert "continuing runs/cv/fold_1" in ended.err
+    found = rows("runs/cv/out_of_fold.csv")
+    assert sorted(row["path"] for row in found) == sorted(map(str, images.rglob("*.jpg")))
+    assert all(Path(row["path"]).parent.name == row["true_label"] for row in found)
+    counted = Counter((row["fold"], row["true_label"], row["label"]) for row in found)
+    correct = 0
+    for fold in "12":
+        test = read_json(f"runs/cv/fold_{fold}/metrics.json")["test"]
+        assert test["confusion_matrix"] == [
+            [counted[fold, label, guess] for guess in classes] for label in classes
+        ]
+        correct += test["correct"]
+    assert f"({correct} of 28)" in ended.out
+
+
+def test_near_duplicates_are_paired_those_in_two_classes_first(workplace, capsys):
+    pytest.importorskip("imagehash", reason="imagehash is an extra")
+    generator = np.random.default_rng(0)
+    for name in ("rose", "tulip"):
+        Path("images", name).mkdir(parents=True)
+        for number in range(8):
+            coarse = Image.fromarray(generator.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+            coarse.resize((160, 120), Image.Resampling.BICUBIC).save(f"images/{name}/{number}.png")
+    Path("images/rose/broken.png").write_text("no image")
+    one, two = (Image.open(f"images/rose/{number}.png") for number in (1, 2))
+    one.resize((70, 60)).save("images/rose/small.jpg")
+    ImageOps.mirror(two).save("images/tulip/mirrored.jpg", quality=50)
+    near_duplicates.main("images", "pairs.csv")
+    found = [{Path(row["path"]).stem, Path(row["other_path"]).stem} for row in rows("pairs.csv")]
+    assert sorted(map(sorted, found)) == [["1", "small"], ["2", "mirrored"]]
+    captured = capsys.readouterr()
+    assert "2 pairs, 1 of two labels" in captured.out
+    assert "broken.png is left out" in captured.err
+    assert Path("pairs.jpg").read_bytes().startswith(b"\xff\xd8")
+
+
+@pytest.mark.slow
+def test_labels_that_folds_contradict_are_listed_and_corrected(workplace):
+    pytest.importorskip("cleanlab", reason="cleanlab is an extra")
+    files = sorted(make_folder(workplace / "images", {"rose": 20, "tulip": 20}).rglob("*.jpg"))
+    wrong = {files[3], files[30]}
+    lines = ["path,label,true_label,fold,probability_rose,probability_tulip"]
+    for path in files:
+        label, other = path.parent.name, "tulip" if path.parent.name == "rose" else "rose"
+        shares = "0.9,0.1" if label == "rose" else "0.1,0.9"
+        shares = (
+            "0.6,0.4" if path == files[10] else shares
+        )  # its label is right, but it is no typical one
+        lines.append(f"{path},{label},{other if path in wrong else label},1,{shares}")
+    Path("out_of_fold.csv").write_text("\n".join(lines))
+    label_errors.main(Path())
+    assert {Path(row["path"]) for row in rows("label_errors.csv")} == wrong
+    assert Path(rows("outliers.csv")[0]["path"]) == files[10]
+    assert all(
+        Path(name).read_bytes().startswith(b"\xff\xd8")
+        for name in ("label_errors.jpg", "outliers.jpg")
+    )
+    label_errors.main(Path(), "labels.csv")
+    assert all(
+        file.parent.name == row["label"]
+        for file, row in zip(files, rows("labels.csv"), strict=True)
+    )
+    assert CSVDataModule("labels.csv", image_size=32).class_names == ["rose", "tulip"]
+
+
+def trials() -> list[Any]:
+    return optuna.load_study(study_name="sweep", storage="sqlite:///runs/lr/study.db").trials
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -9)])
+def test_a_sweep_that_was_stopped_resumes_its_trial(workplace, number, code):
+    with started([*COMMAND, "--trials=2"], workplace) as stopped:
+        wait_until(Path("runs/lr/trial_000/checkpoints/last.ckpt").exists, workplace)
+        stopped.send_signal(number)
+        assert stopped.wait(120) == code
+    if number == signal.SIGKILL:  # the trial goes on without it
+        wait_until(Path("runs/lr/trial_000/metrics.json").exists, workplace)
+    found = succeed([*COMMAND, "--trials=2"], workplace, timeout=400)
+    assert ("continuing runs/lr/trial_000" in found.err) == (number == signal.SIGTERM)
+    first, again, second = trials()
+    assert (first.state.name, again.params) == ("FAIL", first.params)
+    names = sorted(path.name for path in Path("runs/lr").glob("trial_*"))
+    assert names == ["trial_000", "trial_002"]
+    for trial, run in zip((again, second), names, strict=True):
+        assert trial.value == read_json(f"runs/lr/{run}/metrics.json")["val"]["accuracy"]
+    best = max(again, second, key=lambda trial: trial.value)
+    assert f"best: {best.value:.4f}, {best.params}" in found.out
+
+
+@pytest.mark.slow
+def test_a_trial_that_optuna_prunes_or_that_fails_ends_and_the_next_one_begins(
+    workplace, monkeypatch
+):
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    main = runpy.run_path(str(SWEEP))["main"]
+    hopeless = SimpleNamespace(prune=lambda study, trial: trial.number == 0)
+    main.__globals__.update(PRUNER=hopeless, EVERY=0.1)
+    main(["--name=lr", "--trials=2", *OPTIONS])
+    main(["--name=lr", "--trials=3", *OPTIONS, "--model.arch=none"])
+    assert [trial.state.name for trial in trials()] == ["PRUNED", "COMPLETE", "FAIL"]
+    assert not Path("runs/lr/trial_000/metrics.json").exists()
+
+
+def every_message(step: Step, processes: int, link: Link) -> float:
+    """The end of the last all-reduce; each process sends on what its neighbour has sent, one message after another."""
+    arrived, free = [0.0] * processes, [0.0] * processes
+    for bucket in step.buckets:
+        arrived = [max(bucket.ready, time) for time in arrived]
+        for _ in range(2 * (processes - 1)):
+            begun = [max(arrived[process], free[process]) for process in range(processes)]
+            free = [
+                time + bucket.size / processes / link.bandwidth + link.latency for time in begun
+            ]
+            arrived = [free[process - 1] for process in range(processes)]
+    return max(arrived)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_step_is_what_a_simulation_of_each_message_takes(seed):
+    rng = random.Random(seed)
+    ready = sorted(rng.uniform(0, 1) for _ in range(5))
+    buckets = tuple(Bucket(rng.uniform(1e6, 3e7), when) for when in ready)
+    step = Step(8, 0.5, 1.0, 0.1, 0.0, buckets)
+    link = Link(10 ** rng.uniform(7, 9), 10 ** rng.uniform(-5, -2))
+    processes = rng.randint(1, 9)
+    end = max(1.0, every_message(step, processes, link))
+    assert forecast(step, processes, link).seconds == pytest.approx(0.5 + end + 0.1)
+    assert forecast(step, processes, link, accumulate=3).seconds == pytest.approx(3.5 + end + 0.1)
+
+
+def test_the_buckets_hold_all_gradients(workplace):
+    small = ["--trainer.strategy=DDPStrategy", "--trainer.strategy.bucket_cap_mb=1"]
+    with patch.dict(os.environ), as_in_a_terminal():  # Lightning adds variables
+        step = measure([*TINY_DATA, *TINY_TRAINER, *SLIM, *small])
+    sizes = [bucket.size for bucket in step.buckets]
+    assert len(sizes) > 2  # as the strategy says
+    parameters = build_network("resnet9_slim", 8).parameters()
+    assert sum(sizes) == 4 * sum(parameter.numel() for parameter in parameters)
+    assert 0 < step.buckets[0].ready < step.buckets[-1].ready <= step.backward
+    assert not list(workplace.iterdir())
