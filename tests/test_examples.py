@@ -1,12 +1,12 @@
 """Each file of examples/ by the command that it shows, shortened; what one computes is compared with something independent."""
 
 import ast
-import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -20,24 +20,30 @@ from examples.focal_loss import FocalLoss
 from examples.lora import LoRAClassifier
 from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
+from examples.streaming import StreamingDataModule
+from project.data import FolderDataModule
 from project.model import ImageClassifier
 from project.model.inference import ProbabilityNetwork
 from tests.conftest import (
     QUIET,
+    ROOT,
     TINY_DATA,
     TINY_TRAINER,
+    cases,
     evaluate,
     fit,
     label,
+    load,
     make_folder,
+    read_json,
+    rows,
     write_coco,
     write_csv,
     write_pets,
 )
-from tests.data.stubs import NoiseDataModule
-from tests.small import load, rows
+from tests.data.stubs import NoiseDataModule, attached
+from tests.data.test_torch_dataset import joined
 
-ROOT = Path(__file__).parents[1]
 FILES = sorted(
     path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file()
 )
@@ -103,7 +109,7 @@ def test_the_command_of_an_example_trains(file, workplace, capsys):
     quick = QUICK if "arch" not in file.read_text() else QUICK[:1]
     few = [f"--trainer.limit_{split}_batches=2" for split in ("val", "test")]
     fit(*given, *data_for(file.stem), *TINY_TRAINER, *QUIET, *quick, *few, *NO_PLOTS, "--name=run")
-    metrics = json.loads(Path("runs/run/metrics.json").read_text())
+    metrics = read_json("runs/run/metrics.json")
     assert metrics["test"]["total"] > 0
     if file.stem == "callback":
         assert [
@@ -145,6 +151,21 @@ def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
             [odd, name == "rose", name == "tulip"] for odd, name in kinds
         ]
     assert sum(len(split.files) for split in splits.values()) == 24
+
+
+@cases("root workers", ("images", 1), ("memory://images", 0))
+def test_images_of_any_file_system_are_served_as_a_folders_are_to_the_last_bit(
+    workplace, root, workers
+):
+    for file in make_folder(Path("images"), {"rose": 12, "tulip": 20}).rglob("*.jpg"):
+        fsspec.filesystem("memory").pipe(f"/{file}", file.read_bytes())
+    options: dict[str, Any] = {"image_size": 8, "batch_size": 4, "seed": 3}
+    theirs = attached(FolderDataModule("images", num_workers=0, **options), epoch=2)
+    data = attached(StreamingDataModule(root, num_workers=workers, **options), epoch=2)
+    assert data.class_names == theirs.class_names
+    for split in ("train", "val", "test"):
+        loaders = (getattr(module, f"{split}_dataloader")() for module in (data, theirs))
+        assert all(map(torch.equal, *map(joined, loaders)))
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
@@ -225,7 +246,7 @@ def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(w
     options = [*RESIZED, *LARGE_SETS, "--model.arch=resnet9_slim", "--model.optimizer.lr=0.001"]
     model = ["--model=examples.binary.BinaryClassifier", "--monitor=val/auroc", "--data=images"]
     fit(*model, *options, *TINY_TRAINER, *QUIET, *NO_PLOTS, "--name=run")
-    metrics = json.loads(Path("runs/run/metrics.json").read_text())
+    metrics = read_json("runs/run/metrics.json")
     best = "runs/run/checkpoints/best.ckpt"
     threshold = load(Path(best))["about"]["thresholds"]["malignant"]
     for split in ("val", "test"):
