@@ -1,12 +1,14 @@
-"""Metrics of any classes, one or several an image, however a set is cut; tests/test_metrics_by_hand.py has whole runs."""
+"""Metrics equal scikit-learn's on a plain loop's probabilities: of whole runs, and of any classes however a set is cut."""
 
 import math
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sklearn import metrics as sklearn
-from torch import nn
 from torch.nn import functional as F
 from torchmetrics.classification import (
     MulticlassAccuracy,
@@ -19,19 +21,89 @@ from examples.multilabel import MultilabelClassifier
 from project.analysis.tables import class_rates
 from project.model import ImageClassifier
 from project.model.metrics import BestThresholds
-from tests.model.test_classifier import PREPROCESSING, Memory, trainer
-from tests.test_metrics_by_hand import by_hand
+from tests.conftest import SLIM, TINY, evaluate, fit, opened, read_json
+from tests.model.test_classifier import PREPROCESSING
 
 
-class Linear(nn.Sequential):
-    """A network that takes no time to build."""
+@pytest.fixture(scope="module", params=["tiny_run", "multilabel", "two views"])
+def run(request, tmp_path_factory):
+    if request.param != "two views":
+        return request.getfixturevalue(request.param)
+    root = tmp_path_factory.mktemp("run")
+    views = "--model.test_time_augmentation=flip"
+    fit(*TINY, *SLIM, views, f"--trainer.default_root_dir={root}", "--name=run")
+    return root / "run"
 
-    def __init__(self, num_classes: int) -> None:
-        super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
+
+@torch.no_grad()
+def plain_loop(run: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Labels, and logits in double precision, of one image after the other."""
+    model, data = opened(run)
+    mean, std = (torch.tensor(model.preprocessing[name]).view(3, 1, 1) for name in ("mean", "std"))
+    batch, logits = data.splits[split].__getitems__(list(range(len(data.splits[split])))), []
+    for image in batch.images:
+        flipped = split == "test" and model.test_time_augmentation
+        views = [image, image.flip(2)] if flipped else [image]
+        outputs = [model.network((view[None] / 255 - mean) / std)[0].double() for view in views]
+        logits.append(torch.stack(outputs).mean(0))
+    return batch.labels.numpy(), torch.stack(logits).numpy()
+
+
+def by_hand(labels: np.ndarray, logits: np.ndarray, thresholds: Any = 0.5) -> dict[str, Any]:
+    """The metrics, and precision, recall, F1 and count of each class."""
+    every = range(logits.shape[1])
+    if labels.ndim == 2:
+        probabilities = 1 / (1 + np.exp(-logits))
+        predicted = (probabilities > thresholds).astype(int)
+        pairs = zip(labels.T, probabilities.T, strict=True)
+        loss = np.mean([sklearn.log_loss(true, shares, labels=(0, 1)) for true, shares in pairs])
+        confusion = sklearn.multilabel_confusion_matrix(labels, predicted)
+    else:
+        probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        predicted = probabilities.argmax(1)
+        loss = sklearn.log_loss(labels, probabilities, labels=every)
+        confusion = sklearn.confusion_matrix(labels, predicted, labels=every)
+    rates = sklearn.precision_recall_fscore_support(
+        labels, predicted, labels=every, zero_division=0
+    )
+    names = ("precision", "recall", "f1", "total")
+    metrics = {
+        "loss": loss,
+        "total": len(labels),
+        "correct": int((predicted == labels).reshape(len(labels), -1).all(1).sum()),
+        "accuracy": sklearn.accuracy_score(labels, predicted),
+        "f1": sklearn.f1_score(labels, predicted, average="macro", zero_division=0),
+        "confusion_matrix": confusion.tolist(),
+        "per_class": [dict(zip(names, row, strict=True)) for row in zip(*rates, strict=True)],
+    }
+    if labels.ndim == 1 and len(every) > 5:
+        metrics["top5"] = sklearn.top_k_accuracy_score(labels, logits, k=5, labels=every)
+    return metrics
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+@pytest.mark.parametrize("command", ["fit", "evaluate"])
+def test_metrics_equal_a_plain_loop(run, command, split, tmp_path):
+    (labels, logits), model = plain_loop(run, split), opened(run)[0]
+    chosen = model.thresholds if split == "test" else None
+    expected = by_hand(labels, logits, np.array([*chosen.values()]) if chosen else 0.5)
+    classes = expected.pop("per_class")
+    if command == "fit":
+        results = read_json(run / "metrics.json")[split]
+    else:
+        options = [f"--split={split}", "--data.batch_size=7", f"--output={tmp_path / 'found.json'}"]
+        evaluate(str(run / "checkpoints" / "best.ckpt"), *options)
+        results = read_json(tmp_path / "found.json")
+        for row, other in zip(results["per_class"].values(), classes, strict=True):
+            assert {name: row[name] for name in other} == pytest.approx(other, rel=1e-9)
+    assert results["confusion_matrix"] == expected.pop("confusion_matrix")
+    assert {name: results[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def model_of(classes, cls=ImageClassifier):
-    return cls([f"class {at}" for at in range(classes)], PREPROCESSING, f"{__name__}.Linear")
+    return cls(
+        [f"class {at}" for at in range(classes)], PREPROCESSING, "tests.engine.toy.SmallNetwork"
+    )
 
 
 def predictions(classes, labels=None):
@@ -50,14 +122,14 @@ def several(classes=6):
     return logits, labels, torch.rand(200, generator=generator)
 
 
-def measure(*batches, split="val", cls=None):
+def measure(*batches, cls=None):
     """The results of a set that comes in these batches."""
     logits, labels, _ = batches[0]
     cls = cls or (ImageClassifier if labels.dim() == 1 else MultilabelClassifier)
     model = model_of(logits.shape[1], cls)
     for batch in batches:
-        model.measure(split, *batch)
-    return model.conclude(split)
+        model.measure("val", *batch)
+    return model.conclude("val")
 
 
 @pytest.mark.parametrize("classes", [2, 5, 6, 40])
@@ -111,9 +183,18 @@ def test_neither_the_batches_nor_their_order_change_a_bit(batch, size):
         assert measure(*parts) == measure(batch)
 
 
-class Ranking(ImageClassifier):
+class Added(ImageClassifier):
+    """Has metrics that agree on a first batch that is all correct, and a wrapper of one."""
+
     def configure_metrics(self):
-        return super().configure_metrics() | {"auroc": MulticlassAUROC(len(self.class_names))}
+        top = partial(MulticlassAccuracy, len(self.class_names), average="micro")
+        each = ClasswiseWrapper(MulticlassRecall(len(self.class_names), average=None))
+        return super().configure_metrics() | {
+            "top1": top(top_k=1),
+            "top2": top(top_k=2),
+            "each": each,
+            "auroc": MulticlassAUROC(len(self.class_names)),
+        }
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
@@ -125,7 +206,7 @@ def test_an_auroc_is_scikit_learns_however_the_set_is_cut(size):
     shares = logits.double().softmax(1).numpy()
     expected = sklearn.roc_auc_score(labels, shares, multi_class="ovr")
     parts = zip(*(field.split(size) for field in (logits, labels, losses)), strict=True)
-    assert measure(*parts, cls=Ranking)["auroc"] == pytest.approx(expected, rel=1e-6)
+    assert measure(*parts, cls=Added)["auroc"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_soft_labels_of_several_classes_are_rounded():
@@ -145,13 +226,6 @@ def test_images_without_a_label_are_left_out_whatever_their_loss(batch):
     assert measure(*parts) == measure(tuple(field[~unknown] for field in batch))
 
 
-def test_training_computes_loss_and_accuracy_and_a_checkpoint_restores_their_counts():
-    batch = predictions(10)
-    results = measure(batch, split="train")
-    assert results == {name: value for name, value in measure(batch).items() if name in results}
-    assert set(results) == {"loss", "accuracy"}
-
-
 @pytest.mark.parametrize("value", [1e-4, 80.0, 1e5, 1e13, 3e38, math.inf, -math.inf, math.nan])
 def test_a_large_loss_is_never_reported_as_another_and_one_that_is_not_finite_shows(value):
     logits, labels, losses = predictions(10)
@@ -159,19 +233,6 @@ def test_a_large_loss_is_never_reported_as_another_and_one_that_is_not_finite_sh
     assert loss == pytest.approx(value if abs(value) <= 1e6 else math.nan, rel=1e-2, nan_ok=True)
     losses[17] = value
     assert math.isnan(measure((logits, labels, losses))["loss"]) == math.isnan(loss)
-
-
-class Added(ImageClassifier):
-    """Has metrics that agree on a first batch that is all correct, and a wrapper of one."""
-
-    def configure_metrics(self):
-        top = partial(MulticlassAccuracy, len(self.class_names), average="micro")
-        each = ClasswiseWrapper(MulticlassRecall(len(self.class_names), average=None))
-        return super().configure_metrics() | {
-            "top1": top(top_k=1),
-            "top2": top(top_k=2),
-            "each": each,
-        }
 
 
 def test_added_metrics_measure_the_same_images_and_are_not_merged_by_what_the_first_batch_shows():
@@ -185,17 +246,3 @@ def test_added_metrics_measure_the_same_images_and_are_not_merged_by_what_the_fi
     assert {name: results[name] for name in recalls} == recalls
     assert (results["top1"], results["top2"]) == pytest.approx((3 / 5, 4 / 5))
     assert model.conclude("val") is None
-
-
-class Each(ImageClassifier):
-    def configure_metrics(self):
-        accuracy = MulticlassAccuracy(len(self.class_names), average="none")
-        return super().configure_metrics() | {"each": accuracy}
-
-
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
-def test_a_metric_of_several_numbers_is_recorded_and_not_logged():
-    model = model_of(3, Each)
-    (logged,) = trainer().test(model, datamodule=Memory(), verbose=False)
-    assert set(logged) == {"test/accuracy", "test/f1", "test/loss"}
-    assert len(model.results["test"]["each"]) == 3
