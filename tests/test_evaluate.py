@@ -1,5 +1,6 @@
 """The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
+import json
 import re
 import shlex
 import shutil
@@ -13,8 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-from project.analysis.evaluation import evaluate_split
-from project.analysis.page import image_sections, render
 from project.analysis.tables import class_rates, class_table
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
@@ -27,13 +26,14 @@ from tests.conftest import (
     TINY_TRAINER,
     evaluate,
     fit,
+    load,
     make_folder,
-    opened,
+    one_line,
+    read_json,
     report_of,
 )
 from tests.data.test_torch_dataset import FAKE
 from tests.engine.loading.image_files import write_folder
-from tests.small import load, one_line, read_json
 
 
 @pytest.fixture
@@ -165,32 +165,32 @@ def test_a_damaged_file_of_metrics_is_one_line(tmp_path, text):
         report_of(tmp_path)
 
 
-def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a_page(
-    workplace, capsys
-):
+class Flat(nn.Sequential):
+    """A network without the places that Grad-CAM needs."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
+
+
+def test_names_from_files_are_no_markup_and_what_a_run_does_not_have_is_left_out(workplace, capsys):
     hostile = "<img src=x onerror=alert(1)>&amp;"
     make_folder(Path("images"), dict.fromkeys([hostile, "<script>alert(2)", "c"], 10))
     data = ["--data=images", *SMALL_FILES, "--data.batch_size=8"]
-    fit(*data, *TINY_TRAINER, *QUIET, *SLIM, "--name=<b>run")
+    last = ["--callbacks.best_checkpoint=false", "--trainer.max_steps=1"]
+    network = f"--model.arch={__name__}.Flat"
+    fit(*data, *TINY_TRAINER, *QUIET, *last, network, "--name=<b>run")
     run = Path("runs/<b>run")
+    metrics = read_json(run / "metrics.json")
+    (run / "metrics.json").write_text(json.dumps(metrics | {"val": None}))
     page = Page(report_of(run))
     assert hostile in page.text
     assert not any(tag == "script" or "onerror" in attributes for tag, attributes in page.tags)
+    assert "The last, after step 1." in page.text
+    assert not any(part in page.text for part in ("Where the network looks", "validation accuracy"))
     Path("images").rename("elsewhere")
     assert "No images are shown" in Page(report_of(run)).text
     assert "without images:" in capsys.readouterr().err
     assert "Most confident mistakes" in Page(report_of(run, "--root=elsewhere")).text
-
-
-def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run):
-    metrics = read_json(tiny_run / "metrics.json") | {"selection": None, "val": None}
-    model, data = opened(tiny_run)
-    model.network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8))
-    sections = image_sections(model, evaluate_split(model, data))
-    text = render(tiny_run, model.about, metrics, sections)
-    assert "Most confident mistakes" in text
-    assert not any(part in text for part in ("Where the network looks", "validation accuracy"))
-    assert f"The last, after step {metrics['step']}." in text
 
 
 def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(

@@ -28,10 +28,9 @@ from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
 from project.model.inference import ProbabilityNetwork
-from tests.analysis.test_prediction import by_torchvision
-from tests.conftest import ROOT, call, cases, draw_image
+from tests.conftest import ROOT, call, cases, draw_image, load, one_line
 from tests.distributed.job import classifier
-from tests.small import load, one_line
+from tests.test_predict import by_torchvision
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}

@@ -1,24 +1,25 @@
 """The promises of ``python -m project.predict``: the rows of a plain loop, none lost, none doubled."""
 
 import csv
-import io
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torchvision.transforms import v2
 
 from project.engine import UserError
 from project.engine.commands.predict import resume_rows
 from project.model import ImageClassifier
-from tests.analysis.test_prediction import by_torchvision
 from tests.conftest import (
     SMALL_FILES,
     as_in_a_terminal,
@@ -27,10 +28,13 @@ from tests.conftest import (
     evaluate,
     label,
     make_folder,
+    one_line,
+    read_json,
+    rows,
 )
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import environment, run, started, torchrun, wait_until
-from tests.small import one_line, rows
+from tests.engine.loading.image_files import prepared
 
 COMMAND = [sys.executable, "-m", "project.predict"]
 PARALLEL = ["--trainer.accelerator=cpu", "--trainer.devices=2"]
@@ -60,6 +64,21 @@ def photos(tmp_path_factory) -> Path:
     (root / "2 notes.jpg").write_text("no image")
     (root / "more" / "empty.jpg").touch()
     return root
+
+
+def by_torchvision(
+    model: ImageClassifier, paths: list[Path], flips: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Files as input, by torchvision's transforms, and the logits that the network makes of them in float64."""
+    about = model.preprocessing
+    images = torch.stack([prepared(Image.open(path), about) for path in paths])
+    normalize = v2.Compose(
+        [v2.ToDtype(torch.float64, scale=True), v2.Normalize(about["mean"], about["std"])]
+    )
+    network = deepcopy(model.network).double().eval()
+    views = [images, images.flip(3)] if flips else [images]
+    with torch.inference_mode():
+        return images, torch.stack([network(normalize(view)) for view in views]).mean(0)
 
 
 @cases("options", [], ["--flips", "--batch_size=1"], ["--batch_size=3", "--abstain=0.14"])
@@ -104,48 +123,32 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, workplac
     assert printed.out.encode() == whole
     assert "labelled 10 images; 2 cannot be read" in printed.err
     options.append(f"--output={out}")
-    predict = ImageClassifier.predict_step
-    sizes = list[int]()
-
-    def step(self, batch, batch_idx):
-        sizes.append(len(batch.images))
-        if len(sizes) == 4:
-            raise ConnectionAbortedError
-        return predict(self, batch, batch_idx)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ImageClassifier, "predict_step", step)
-        with pytest.raises(ConnectionAbortedError):
-            label(*options)
-        out.write_bytes(out.read_bytes()[:-9])  # as on a full disk: five rows are whole
-        with pytest.raises(UserError, match="--overwrite replaces it"):
-            label(*options)
-        with pytest.raises(UserError, match="has other rows or columns"):
-            label(*options, "--resume", "--top_k=3")
+    lines = whole.decode().splitlines(keepends=True)
+    header, *table = csv.reader(lines)
+    counts = set()
+    for size in range(len(whole) + 1):  # cut off anywhere, as on a full disk
+        out.write_bytes(whole[:size])
+        done = resume_rows(out, header)
+        assert done == table[: len(done)]
+        assert whole.startswith(out.read_bytes())
+        counts.add(len(done))
+    assert counts == {*range(13)}
+    out.write_text("".join(lines[:7]) + lines[7][:9])  # five rows are whole
+    with pytest.raises(UserError, match="--overwrite replaces it"):
+        label(*options)
+    with pytest.raises(UserError, match="has other rows or columns"):
+        label(*options, "--resume", "--top_k=3")
+    step = ImageClassifier.predict_step
+    with patch.object(
+        ImageClassifier, "predict_step", autospec=True, side_effect=step
+    ) as predicted:
         label(*options, "--resume")
-    assert sum(sizes[4:]) == 12 - 5
+    assert sum(len(call.args[1].images) for call in predicted.call_args_list) == 12 - 5
     assert out.read_bytes() == whole
     capfd.readouterr()
     assert label(*options, "--resume") == 1  # nothing is left, but two files have errors
     assert "labelled 10 images; 2 cannot be read" in capfd.readouterr().err
     assert out.read_bytes() == whole
-
-
-def test_rows_are_resumed_wherever_they_were_cut_off(tmp_path):
-    names = ["a,b", 'say "cheese"', "two\nlines", "ünï 花", " ", "line\u2028separator"]
-    table = [["path", "error"], *([name, ""] for name in names)]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(table)
-    whole = text.getvalue().encode()
-    cut = tmp_path / "cut.csv"
-    counts = set()
-    for size in range(len(whole) + 1):
-        cut.write_bytes(whole[:size])
-        done = resume_rows(cut, table[0])
-        assert done == table[1 : 1 + len(done)]
-        assert whole.startswith(cut.read_bytes())
-        counts.add(len(done))
-    assert counts == {*range(len(table))}
 
 
 def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, workplace, monkeypatch):
@@ -155,7 +158,7 @@ def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, workplac
     files = ["--output=metrics.json", "--output_predictions=each.csv"]
     evaluate(str(checkpoint), *options, "--split=val", *files)
     written = rows("each.csv")
-    metrics = json.loads(Path("metrics.json").read_text())
+    metrics = read_json("metrics.json")
     paths = [row["path"] for row in written]
     assert paths == sorted(set(paths))
     assert len(paths) == metrics["total"]
@@ -165,7 +168,7 @@ def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, workplac
         assert float(row["confidence"]) == pytest.approx(float(labelled.pop("confidence")))
         assert row.items() >= labelled.items()
         assert row["true_label"] == Path(row["path"]).parent.name
-        assert json.loads(row["correct"]) == (row["label"] == row["true_label"])
+        assert (row["correct"] == "true") == (row["label"] == row["true_label"])
     assert sum(row["correct"] == "true" for row in written) == metrics["correct"]
     assert len({row["label"] for row in written}) > 1
 

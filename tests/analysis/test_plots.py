@@ -19,7 +19,6 @@ from project.analysis.calibration import (
 )
 from project.analysis.plots import (
     _note_missing_font,
-    balance_figure,
     class_figure,
     confusion_figure,
     curves_figure,
@@ -80,15 +79,6 @@ def test_a_confusion_matrix_shows_true_rows_and_their_counts():
     assert texts == {((0, 0), "6"), ((1, 0), "2"), ((0, 2), "1"), ((2, 2), "3")}
 
 
-@cases("count titles", (1, ["image 0"]), (9, []))
-def test_a_grid_shows_every_image_as_it_is(count, titles):
-    images = torch.randint(0, 256, (count, 3, 12, 10), dtype=torch.uint8)
-    require_drawn(figure := image_grid(list(images), titles))
-    for axes, image in zip(figure.axes, images, strict=True):
-        assert (np.asarray(axes.images[0].get_array()) == image.permute(1, 2, 0).numpy()).all()
-    assert [axes.get_title() for axes in figure.axes] == (titles or [""] * count)
-
-
 @cases(
     "curves panels",
     ({}, []),
@@ -108,21 +98,6 @@ def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels
         assert expected in [points for found in drawn for points in found]
     for axes in (axes for axes, found in zip(figure.axes, drawn, strict=True) if found):
         assert (axes.get_xticks() == axes.get_xticks().round()).all()
-
-
-def test_bars_of_each_class_have_its_rates_the_first_class_on_top():
-    names, found = ["a", "b_$x$"], rows(2)
-    require_drawn(figure := class_figure(found, names))
-    (axes,) = figure.axes
-    assert ticks(axes.yaxis) == names
-    assert axes.get_ylim()[0] > axes.get_ylim()[1]
-    for key, bars in zip(RATES, axes.containers, strict=True):
-        assert [bar.get_width() for bar in bars] == [row[key] for row in found]
-    require_drawn(stacked := balance_figure({"train": [8, 3], "val": [2, 1]}, names))
-    places = [
-        (bar.get_x(), bar.get_width()) for group in stacked.axes[0].containers for bar in group
-    ]
-    assert places == [(0, 8), (0, 3), (8, 2), (3, 1)]
 
 
 @pytest.mark.filterwarnings(

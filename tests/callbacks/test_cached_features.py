@@ -1,7 +1,6 @@
 """Features of a frozen backbone that are computed once give the numbers of those of each time; what else saves time."""
 
 import copy
-import json
 import re
 from pathlib import Path
 from unittest.mock import patch
@@ -11,19 +10,11 @@ import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
 from project.data import FolderDataModule
-from project.engine.errors import UserError
-from project.engine.loading.files import FileDataset
-from tests.conftest import cases, make_folder
-from tests.engine.toy import SmallNetwork
-from tests.small import load, small
+from project.engine import FileDataset, UserError
+from tests.conftest import SMALL_FILES, SmallNetwork, cases, load, make_folder, read_json, small
 
-PLAIN = [
-    "--data.flip=false",
-    "--data.crop_scale=null",
-    "--data.image_size=32",
-    "--data.batch_size=8",
-]
-FOLDER = ["--data=FolderDataModule", "--data.root=images", "--data.num_workers=0", *PLAIN]
+PLAIN = ["--data.flip=false", "--data.crop_scale=null", "--data.batch_size=8"]
+FOLDER = ["--data=FolderDataModule", "--data.root=images", *SMALL_FILES, *PLAIN]
 HEAD = ["--model.freeze=backbone", "--model.weights=weights.pth"]
 CACHED = [*HEAD, "--trainer.callbacks+=project.callbacks.CachedFeatures"]
 
@@ -51,7 +42,7 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
     for name, value in each_time.items():
         torch.testing.assert_close(once[name], value, rtol=1e-4, atol=1e-5)
     assert not torch.equal(once["network.fc.weight"], load(Path("weights.pth"))["fc.weight"])
-    expected, found = (json.loads((path / "metrics.json").read_text()) for path in paths)
+    expected, found = (read_json(path / "metrics.json") for path in paths)
     for split in ("val", "test"):
         assert found[split]["loss"] == pytest.approx(expected[split]["loss"], abs=1e-5)
         assert found[split]["confusion_matrix"] == expected[split]["confusion_matrix"]

@@ -1,31 +1,42 @@
 """The default callbacks: each can be switched off or given options; the figures, ``metrics.csv`` and lines that they write."""
 
-import json
 import re
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import LambdaCallback, ProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
 from project.analysis.plots import read_curves
-from project.callbacks import (
-    MetricsCSV,
-    ProgressLines,
-)
-from project.engine.training.last_checkpoint import LastCheckpoint
+from project.callbacks import MetricsCSV, ProgressLines
 from project.fit import FitCLI
-from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
-from tests.small import load, rows, small
+from tests.conftest import (
+    RUN,
+    SLIM,
+    TINY,
+    TINY_DATA,
+    TINY_TRAINER,
+    as_in_a_terminal,
+    cases,
+    fit,
+    load,
+    read_json,
+    rows,
+    small,
+)
 
-RUN = Path("runs/run")
 NAMES = ["stop_on_non_finite", "last_checkpoint", "best_checkpoint", *FitCLI.default_callbacks]
 BARS = ["--trainer.enable_progress_bar=true"]
+FIGURES = {"train/first_batch", "val/confusion_matrix", "test/confusion_matrix"}
+FIGURES |= {"test/confident_mistakes"}
+OFFLINE = {
+    "wandb": ["--trainer.logger=WandbLogger", "--trainer.logger.offline=true"],
+    "mlflow": ["--trainer.logger=MLFlowLogger", "--trainer.logger.tracking_uri=sqlite:///runs.db"],
+}
 
 
 def kinds(callbacks: list[Callback]) -> set[str]:
@@ -50,15 +61,6 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
         f"--config={RUN}/config.yaml", "--name=again", "--callbacks.confusion_matrix=true"
     ).trainer
     assert kinds(again.callbacks) - kinds(run.callbacks) == {"ConfusionMatrixPlot"}
-
-
-def test_options_of_one_reach_it_and_the_runs_config(workplace):
-    given = "{callbacks: {last_checkpoint: {every_minutes: 7}, first_batch: false}}"
-    flags = ["--callbacks.last_checkpoint.every_n_steps=5", "--trainer.max_epochs=1"]
-    run: Any = small(f"--config={given}", *flags).trainer
-    (last,) = [one for one in run.callbacks if isinstance(one, LastCheckpoint)]
-    assert (last.every_minutes, last.every_n_steps) == (7, 5)
-    assert "FirstBatchPlot" not in kinds(run.callbacks)
 
 
 @pytest.mark.parametrize(("interval", "accumulated", "steps"), [(1, 1, [4, 8]), (10, 2, [2, 4])])
@@ -87,7 +89,7 @@ def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, st
             assert step == int(row["step"]) - 1, name
             assert float(row[name]) == pytest.approx(curves[name][step], rel=1e-6), name
     assert not any("per_second" in name for name in found[0])
-    metrics = json.loads((RUN / "metrics.json").read_text())
+    metrics = read_json(RUN / "metrics.json")
     (best,) = [row for row in found if int(row["epoch"]) == metrics["epoch"]]
     assert float(best["val/accuracy"]) == pytest.approx(metrics["val"]["accuracy"])
 
@@ -148,26 +150,33 @@ def test_a_long_epoch_and_a_long_test_are_a_line_a_minute(workplace, capsys):
     assert re.findall(r"^test: batch (\d) of 5, 0:\d\d:\d\d left$", written, re.M)
 
 
-def test_the_first_steps_say_once_how_long_training_will_take(workplace, monkeypatch, capsys):
-    now = [0.0]
-    clock = SimpleNamespace(perf_counter=lambda: now[-1])
-    monkeypatch.setattr("project.callbacks.curves.time", clock)
-    tick = LambdaCallback(on_train_batch_start=lambda *_: now.append(now[-1] + 2))
-    small("--trainer.max_epochs=10", callbacks=[tick])
-    said = re.findall("training will take about (.*) \\(", capsys.readouterr().err)
-    assert said == ["0:00:58"]  # 40 steps without the first 11, of 2 seconds each
-
-
-def bars(*options: str) -> list[type[Any]]:
+@cases(
+    "is_terminal options count ours",
+    (False, [], 1, True),
+    (False, ["--trainer.enable_progress_bar=false"], 0, False),
+    (False, ["--trainer.callbacks+=TQDMProgressBar"], 1, False),
+    (True, [], 1, False),
+)
+def test_what_the_user_says_of_progress_bars_wins(
+    workplace, monkeypatch, is_terminal, options, count, ours
+):
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: is_terminal)
     with as_in_a_terminal():
         trainer: Any = FitCLI([*TINY_DATA, *TINY_TRAINER, *options]).trainer
-    return [type(callback) for callback in trainer.callbacks if isinstance(callback, ProgressBar)]
+    bars = [type(one) for one in trainer.callbacks if isinstance(one, ProgressBar)]
+    assert (len(bars), ProgressLines in bars) == (count, ours)
 
 
-def test_what_the_user_says_of_progress_bars_wins(workplace, monkeypatch):
-    assert bars() == [ProgressLines]
-    assert bars("--trainer.enable_progress_bar=false") == []
-    assert bars("--trainer.callbacks+=TQDMProgressBar") == [TQDMProgressBar]
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert ProgressLines not in bars()
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what MLflow stands on
+@pytest.mark.parametrize("package", OFFLINE)
+def test_the_figures_of_a_run_reach_its_logger(package, workplace, monkeypatch):
+    pytest.importorskip(package, reason=f"{package} is no requirement")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    folder = workplace / "artifacts"
+    place = [f"--trainer.logger.artifact_location={folder}"] if package == "mlflow" else []
+    fit(*TINY, *SLIM, "--name=run", "--model.optimizer.lr=0.001", *OFFLINE[package], *place)
+    if package == "wandb":
+        (folder,) = Path("runs/run/wandb").glob("offline-run-*/files/media/images")
+    images = [str(path.relative_to(folder)) for path in folder.rglob("*.png")]
+    assert {tag for tag in FIGURES for name in images if tag in name} == FIGURES, images
