@@ -12,45 +12,31 @@ import signal
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-import pytest
 import torch
 
-from project.engine.cli.entry import one_line_errors, quiet_libraries
-from project.fit import FitCLI
-from tests.conftest import QUIET, empty_figures
+from project.engine.cli.entry import one_line_errors
+from tests.conftest import small
 from tests.distributed.processes import environment, fork, launched, wait
-from tests.engine.toy import SmallNetwork, differences, outcome
+from tests.engine.toy import differences, outcome
 
 SMALL = [
     *("--data.train_size=96", "--data.val_size=40", "--data.test_size=24", "--data.image_size=32"),
-    *(
-        "--data.batch_size=8",
-        "--data.crop_padding=4",
-        "--data.cutout=8",
-        "--model.optimizer.lr=0.02",
-    ),
-    *("--trainer.accelerator=cpu", "--trainer.max_epochs=3", "--trainer.log_every_n_steps=5"),
+    *("--data.batch_size=8", "--data.crop_padding=4", "--data.cutout=8"),
+    *("--trainer.max_epochs=3", "--trainer.log_every_n_steps=5", "--model.optimizer.lr=0.02"),
     "--callbacks.last_checkpoint.every_n_steps=2",
-    *QUIET,
 ]
 
 RANDOM_TRANSFORM = "--data.train_transforms+=torchvision.transforms.v2.RandAugment"
 IN_FIVES = "--trainer.accumulate_grad_batches=5"
 TWO = "--trainer.devices=2"
 SCENARIOS = {  # kinds of training
-    "one process": [],
+    "one process": ["--trainer.precision=bf16-mixed"],
     "loader workers, several validations an epoch": [
-        *(
-            "--data.num_workers=2",
-            RANDOM_TRANSFORM,
-            "--trainer.val_check_interval=5",
-            "--trainer.precision=32-true",
-        ),
+        *("--data.num_workers=2", RANDOM_TRANSFORM, "--trainer.val_check_interval=5"),
     ],
     "accumulation, a moving average of the weights": [
         IN_FIVES,
@@ -75,15 +61,10 @@ SCENARIOS = {  # kinds of training
 
 def _train(args: list[str]) -> None:
     """The life of one forked process."""
-    pytest.MonkeyPatch().setattr(
-        "project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes)
-    )
     sys.argv = ["fit"]
     torch.set_num_threads(1)  # threads that outnumber the cores wait for each other
-    quiet_libraries()
-    warnings.filterwarnings("ignore")
-    with empty_figures(), one_line_errors():
-        FitCLI(args).fit()
+    with one_line_errors():
+        small(*args, data=())
 
 
 def start(run: Path, flags: list[str]) -> list[ForkProcess]:

@@ -1,8 +1,5 @@
 """Images of other channels and bits than 8-bit RGB: from files to training, predictions and exported files."""
 
-import json
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from project.model.pretrained import load_weights
 from tests.conftest import (
     QUIET,
     SLIM,
+    SMALL_FILES,
     TINY_TRAINER,
     call,
     cases,
@@ -32,24 +30,16 @@ from tests.conftest import (
     fit,
     label,
     opened,
+    read_json,
     report_of,
+    rows,
 )
-from tests.small import rows
 
-SMALL = [
-    "--data.image_size=16",
-    "--data.batch_size=16",
-    "--data.num_workers=0",
-    "--data.crop_scale=[0.5,1]",
-]
 OPTIONS = [
-    *SMALL,
-    *SLIM,
-    *TINY_TRAINER,
-    *QUIET,
-    "--trainer.max_epochs=6",
-    "--model.optimizer.lr=0.05",
-    "--name=run",
+    *SMALL_FILES,
+    *("--data.image_size=16", "--data.batch_size=16", "--data.crop_scale=[0.5,1]"),
+    *(*SLIM, *TINY_TRAINER, *QUIET, "--trainer.max_epochs=6", "--model.optimizer.lr=0.05"),
+    *("--data.channels=5", "--data.bits=16", "--trainer.precision=32-true", "--name=run"),
 ]
 RANDOM = np.random.default_rng(0)
 
@@ -64,20 +54,14 @@ def run(tmp_path_factory) -> Path:
             pixels = RANDOM.integers(0, 2**16, (16 + number % 3, 20, 5), np.uint16)
             pixels[..., 4] = RANDOM.integers(0, 100, pixels.shape[:2]) + 150 * light
             np.save(root / "images" / name / f"{number}.npy", pixels)
-    bands = [
-        f"--data={root / 'images'}",
-        "--data.channels=5",
-        "--data.bits=16",
-        "--trainer.precision=32-true",
-    ]
-    fit(*bands, *OPTIONS, f"--trainer.default_root_dir={root / 'runs'}")
+    fit(f"--data={root / 'images'}", *OPTIONS, f"--trainer.default_root_dir={root / 'runs'}")
     return root / "runs" / "run"
 
 
 def test_a_run_learns_from_all_bits_and_the_checkpoint_has_the_statistics_of_its_training_images(
     run,
 ):
-    assert json.loads((run / "metrics.json").read_text())["test"]["accuracy"] >= 0.9
+    assert read_json(run / "metrics.json")["test"]["accuracy"] >= 0.9
     files = FolderDataModule(str(run.parents[1] / "images"), channels=5, bits=16).files()
     images = [np.load(file.path) / 65535 for file in files if file.split == "train"]
     mean = np.mean([image.mean((0, 1)) for image in images], 0)
@@ -88,7 +72,7 @@ def test_a_run_learns_from_all_bits_and_the_checkpoint_has_the_statistics_of_its
 
 def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_path, capsys):
     best, images = str(run / "checkpoints" / "best.ckpt"), str(run.parents[1] / "images")
-    metrics = json.loads((run / "metrics.json").read_text())["test"]
+    metrics = read_json(run / "metrics.json")["test"]
     assert evaluate(best).model.results["test"]["correct"] == metrics["correct"]
     assert label(best, images, f"--output={tmp_path / 'rows.csv'}") == 0
     right = [row["label"] == Path(row["path"]).parent.name for row in rows(tmp_path / "rows.csv")]
@@ -97,18 +81,6 @@ def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_
         call(export, best, f"--output={tmp_path / ending}.{ending}", f"--images={images}")
         assert "images: uint16 (N, 5, 16, 16)\n" in capsys.readouterr().out
     assert "data:image/jpeg" in report_of(run).read_text()
-
-
-def png_of_16_bits(image):
-    """Writes a PNG by its specification (https://www.w3.org/TR/png-3/), as PIL writes none of 16 bits and colours."""
-    height, width, channels = image.shape
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in image)
-    header = struct.pack(">IIBBBBB", width, height, 16, {3: 2, 4: 6}[channels], 0, 0, 0)
-    chunks = [b"IHDR" + header, b"IDAT" + zlib.compress(rows), b"IEND"]
-    framed = [
-        struct.pack(">I", len(one) - 4) + one + struct.pack(">I", zlib.crc32(one)) for one in chunks
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
 @cases(
@@ -137,8 +109,8 @@ def test_images_are_read_as_they_are_stored(tmp_path, ending, shape, bits):
             path, image, photometric="minisblack", planarconfig="contig" if image.ndim > 2 else None
         )
     elif (bits, image.ndim) == (16, 3):
-        pytest.importorskip("imagecodecs", reason="of the extra tiff, which reads such files")
-        path.write_bytes(png_of_16_bits(image))
+        imagecodecs = pytest.importorskip("imagecodecs", reason="of the extra tiff, as tifffile")
+        path.write_bytes(imagecodecs.png_encode(image))
     else:
         Image.fromarray(image).save(path)
     found = read_bands(path, (shape[2] if len(shape) > 2 else 1, bits))

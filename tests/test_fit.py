@@ -7,19 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
-from tests.conftest import SLIM, TINY, fit, make_folder
-from tests.engine.toy import differences, outcome
-from tests.small import load, read_json, small, stop_at
-
-
-def events(run):
-    return EventAccumulator(str(run), size_guidance={"images": 0, "scalars": 0}).Reload()
+from tests.conftest import SLIM, TINY, fit, load, make_folder, read_json, small, stop_at
+from tests.engine.toy import differences, events, outcome
 
 
 def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
@@ -61,12 +55,6 @@ def test_the_saved_config_repeats_the_run(tiny_run, workplace):
     config = ["--config", str(tiny_run / "config.yaml")]
     fit(*config, "--trainer.default_root_dir=runs", "--name=again")
     assert read_json("runs/again/metrics.json") == read_json(tiny_run / "metrics.json")
-
-
-def test_weights_saved_after_training_are_of_its_last_epoch(workplace):
-    small("--trainer.max_epochs=5", "--trainer.max_steps=2")  # of four an epoch
-    metrics = read_json("runs/run/metrics.json")
-    assert (metrics["epoch"], metrics["step"]) == (1, 2)
 
 
 def test_a_dry_run_leaves_nothing_behind(workplace):

@@ -1,6 +1,5 @@
 """Memory: as much at the end of a run as at its start, and one copy of the images for all loader workers."""
 
-import gc
 import io
 import re
 from pathlib import Path
@@ -10,13 +9,10 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
-from project.engine import FileDataset
-from project.engine.loading.batch import ArrayDataset
-from project.engine.loading.layout import ImageFile
+from project.engine import ArrayDataset, FileDataset
+from tests.conftest import small
 from tests.data.stubs import NoiseDataModule
-from tests.engine.loading.image_files import write_folder
-from tests.engine.loading.stubs import Files, Noise
-from tests.small import small
+from tests.engine.loading.stubs import Noise
 
 needs_linux = pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this"
@@ -59,12 +55,3 @@ def test_a_list_of_files_takes_40_bytes_an_image_for_names_like_imagenets(tmp_pa
     assert [*dataset.files] == files
     torch.save(dataset, kept := io.BytesIO())
     assert kept.tell() < 40 * len(files)
-
-
-def test_only_the_compact_lists_of_files_are_left_when_loader_workers_start(tmp_path):
-    data = Files(write_folder(tmp_path, {"a": 9, "b": 9}))
-    data.prepare_data()
-    data.setup("fit")
-    assert sum(map(len, data.splits.values())) == 18
-    gc.collect()
-    assert not [record for record in gc.get_objects() if isinstance(record, ImageFile)]

@@ -1,8 +1,7 @@
-"""Several labels an image, the whole way: evaluation on several devices, resuming, report, prediction, export."""
+"""Several labels an image, the whole way: evaluation on several devices, report, prediction, export."""
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,15 +14,24 @@ from project.engine.commands.export import metadata, trace
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
 from project.model.inference import ProbabilityNetwork
-from tests.conftest import MULTILABEL, PAIRS, draw_image, evaluate, label, opened, report_of
+from tests.conftest import (
+    MULTILABEL,
+    PAIRS,
+    draw_image,
+    evaluate,
+    label,
+    opened,
+    read_json,
+    report_of,
+    rows,
+    small,
+)
 from tests.distributed.processes import succeed
-from tests.engine.toy import outcome
-from tests.small import require_same_end, rows, small, stop_at
 
 
 def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path):
     page = report_of(multilabel, f"--output={tmp_path / 'page.html'}").read_text()
-    test = json.loads((multilabel / "metrics.json").read_text())["test"]
+    test = read_json(multilabel / "metrics.json")["test"]
     assert f"<b>{test['mAP']:.4f}</b><span>mAP, test" in page
     assert "Confusion matrix</h2>" not in page
     assert page.count('alt="Grad-CAM"') > 0
@@ -62,25 +70,17 @@ def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(multilabel
     options = ["--import=examples.multilabel", f"--output={output}", "--trainer.devices=2"]
     command = [sys.executable, "-m", "project.evaluate", checkpoint, *options]
     succeed([*command, "--trainer.accelerator=cpu"], tmp_path)
-    expected = json.loads((multilabel / "metrics.json").read_text())["test"]
-    results = json.loads(output.read_text())
+    expected = read_json(multilabel / "metrics.json")["test"]
+    results = read_json(output)
     numbers = {name: value for name, value in expected.items() if isinstance(value, int | float)}
     assert {name: results[name] for name in numbers} == pytest.approx(numbers)
     assert len(numbers) > 3
 
 
-def test_a_multi_label_training_that_is_stopped_resumes_exactly(workplace):
-    options = [*PAIRS, *MULTILABEL, "--data.cutout=8"]
-    small("--trainer.default_root_dir=whole", data=options)
-    stop_at(3, data=options)
-    small(data=options)
-    require_same_end(Path("runs/run"), outcome(Path("whole/run")))
-
-
 def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
     best = str(multilabel / "checkpoints" / "best.ckpt")
     evaluate(best, f"--output={tmp_path}/a.json", f"--output_predictions={tmp_path}/a.csv")
-    table, metrics = rows(tmp_path / "a.csv"), json.loads((tmp_path / "a.json").read_text())
+    table, metrics = rows(tmp_path / "a.csv"), read_json(tmp_path / "a.json")
     correct = [row["label"] == row["true_label"] for row in table]
     assert [row["correct"] == "true" for row in table] == correct
     assert sum(correct) == metrics["correct"]
