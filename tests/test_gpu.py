@@ -13,13 +13,13 @@ from torch.optim import SGD
 
 from project.engine.loading.batch import ImageBatch
 from project.model.schedules import CosineWithWarmup
+from tests.conftest import load, one_line, require_same_end, small, stop_at
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, free_port, run_together
 from tests.distributed.test_same_numbers import LossLogger
 from tests.engine.toy import outcome
 from tests.engine.training.test_steps import BadGradient
-from tests.small import load, one_line, require_same_end, small, stop_at
 
 GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1", "--trainer.deterministic=true"]
 

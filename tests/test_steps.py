@@ -1,7 +1,6 @@
 """A step of yours reads nothing from its device, and schedules look at metrics that are there."""
 
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -10,11 +9,18 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
 
-from tests.conftest import ONE_CPU, QUIET, SLIM, TINY_DATA, fit
-from tests.engine.toy import SmallNetwork, cases
-from tests.small import one_line, small
-
-RUN = Path("runs/run")
+from tests.conftest import (
+    ONE_CPU,
+    QUIET,
+    RUN,
+    SLIM,
+    TINY_DATA,
+    SmallNetwork,
+    cases,
+    fit,
+    one_line,
+    small,
+)
 
 
 class OnMeta(Callback):

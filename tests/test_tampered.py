@@ -21,12 +21,10 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
-from tests.conftest import TINY, cases, evaluate, fit
-from tests.small import load, one_line, small, stop_at
+from tests.conftest import LAST, TINY, cases, evaluate, fit, load, one_line, small, stop_at
 
 NAN = float("nan")
 MODULE = "imported_by_a_checkpoint"
-LAST = Path("runs/run/checkpoints/last.ckpt")
 
 
 @pytest.fixture

@@ -11,11 +11,10 @@ from project.data import FolderDataModule
 from project.engine import ArrayDataset, UserError
 from project.engine.training.sampler import weighted_draw
 from project.model import ImageClassifier
-from tests.conftest import cases
+from tests.conftest import cases, load, small
 from tests.data.stubs import NoiseDataModule, attached, trainer as stub_trainer
 from tests.distributed.job import classifier, trainer
 from tests.engine.loading.stubs import by_index, epoch_of, require_equal
-from tests.small import load, small
 from tests.stress import RANDOM_TRANSFORM
 
 

@@ -16,10 +16,9 @@ from torchvision.datasets.folder import default_loader
 
 from project.data import FolderDataModule, TorchDatasetModule
 from project.engine import ImageBatch, UserError
-from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit
+from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit, one_line
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, write_folder
-from tests.small import one_line
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
 SPLITS = ("train", "val", "test")

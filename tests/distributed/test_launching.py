@@ -34,7 +34,7 @@ from tests.engine.cli.test_command_line import parse
 FIT = [sys.executable, "-m", "project.fit", *TINY]
 LAUNCH = ROOT / "examples" / "launch"
 SLURM = (LAUNCH / "slurm.sh").read_text()
-STOP = ["--trainer.callbacks+=tests.small.AtStep", "--trainer.callbacks.step=1"]
+STOP = ["--trainer.callbacks+=tests.engine.toy.AtStep", "--trainer.callbacks.step=1"]
 
 
 def by_slurm(place: Path, *flags: str) -> list[Finished]:

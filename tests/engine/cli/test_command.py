@@ -23,10 +23,9 @@ from project.engine.errors import UserError, listed
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
-from tests.conftest import cases, fit, make_folder
+from tests.conftest import cases, fit, make_folder, one_line, small
 from tests.distributed.processes import environment
 from tests.engine.cli.test_command_line import OWN_MODEL, parse, split
-from tests.small import one_line, small
 
 PACKAGE = FitCLI.__module__.partition(".")[0]
 
