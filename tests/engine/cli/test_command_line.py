@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 from lightning.pytorch.cli import OptimizerCallable
-from torch.optim import Adam, AdamW
+from torch.optim import Adam
 
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
-from project.engine.cli.command_line import read_config
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
@@ -87,6 +86,10 @@ KEPT = f"""
 --config={{model: {{class_path: ImageClassifier, init_args: {{optimizer: AdamW, {STEPS}}}, arch: resnet34}}}} -> {STEPPED}
 --config={{model: {{init_args: {{arch: resnet34, optimizer.class_path: AdamW, {STEPS}}}}}}} -> {STEPPED}
 --config={{trainer: {{logger: {{class_path: CSVLogger, init_args: {{name: a}}}}}}}} --trainer.logger=null -> trainer.logger: null
+--data=CIFAR10DataModule --data.batch_size=4 -> data.crop_padding: 4, data.val_fraction: 0.1
+--data=. --data.label_from=[0-9] --data.group=a: b -> data.label_from: '[0-9]', data.group: 'a: b'
+--config={{data.group: a}} --data=. --data.group=null -> data.group: null
+--config={{model.arch_args: {{a: 1e-3, b: yes}}, name: 2020-01-01}} -> model.arch_args: {{a: 0.001, b: true}}, name: '2020-01-01'
 """.strip().splitlines()
 
 
@@ -99,14 +102,6 @@ def test_options_are_kept_in_any_order_of_configs_classes_and_arguments(row):
     ]  # each pair in both orders
     for order in [*rotations, given[::-1]]:
         require_values(order, expected)
-
-
-@cases("key cls", ("model.optimizer", AdamW), ("data", CIFAR10DataModule))
-def test_a_newly_named_class_starts_from_its_own_defaults(key, cls):
-    config = parse(f"--{key}={cls.__name__}")[key.replace("model.", "model.init_args.")].init_args
-    parameters = inspect.signature(cls).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    assert vars(config) | defaults == vars(config)
 
 
 A = "--config={trainer: {max_epochs: 1}, model: {layer_decay: 0.1, arch: resnet34, arch_args: {a: 1}}}"
@@ -146,45 +141,6 @@ def test_flags_win_over_later_configs_these_over_earlier_ones_and_a_plus_adds_to
     words, expected, *notes = row.split(" -> ")
     require_values(split(words), expected)
     assert capsys.readouterr().err.splitlines() == notes
-
-
-def test_the_saved_config_of_a_run_can_be_used_with_another_class(workplace):
-    flags = [*split(MODEL), "--model.loss=CrossEntropyLoss", "--model.loss.label_smoothing=0.3"]
-    cli = ParsingOnly(["--data.image_size=40", *flags])
-    cli.parser.save(cli.config, "saved.yaml", skip_unset=False)
-    assert parse("--config=saved.yaml").model == cli.config.model
-    data = parse("--config=saved.yaml", "--data=FolderDataModule", "--data.root=x").data
-    assert data.class_path.endswith("FolderDataModule")
-    assert (data.init_args.image_size, data.init_args.root) == (40, "x")
-
-
-def test_each_of_several_loggers_gets_what_follows_it():
-    for first in ("--trainer.logger=CSVLogger", "--trainer.logger+=CSVLogger"):
-        args = (
-            first,
-            "--trainer.logger.name=a",
-            "--trainer.logger+=CometLogger",
-            "--trainer.logger.prefix=b",
-        )
-        csv, comet = (one.init_args for one in parse(*args).trainer.logger)
-        assert (csv.name, csv.prefix, comet.prefix) == ("a", "", "b")
-
-
-def test_a_pattern_is_text_though_it_looks_like_a_list(workplace):
-    for pattern in ("[0-9]", "[a-z]+", "a: b"):
-        options = parse("--data.label_from", pattern, f"--data.group={pattern}", "--data=.").data
-        assert (options.init_args.label_from, options.init_args.group) == (pattern, pattern)
-    assert (
-        parse("--data=.", "--config={data.group: a}", "--data.group=null").data.init_args.group
-        is None
-    )
-
-
-def test_values_are_read_as_yaml_1_2_reads_them():
-    text = "{a: 1, b: 1.0, c: yes, d: 'yes', e: null, f: [1, x], i: -3.5}"
-    assert read_config(text) == yaml.safe_load(text)
-    assert read_config("{a: 1e-3, b: '1e-3', c: 2E5}") == {"a": 0.001, "b": "1e-3", "c": 200000.0}
-    assert parse("--config={name: 2020-01-01}").name == "2020-01-01"
 
 
 @cases(

@@ -17,7 +17,6 @@ from lightning.pytorch.callbacks import (
 from torch import Tensor
 
 from project.engine import UserError
-from project.engine.run.loggers import is_logged
 from tests.engine.toy import (
     BEST,
     LAST,
@@ -163,24 +162,7 @@ def test_a_loss_scaler_may_skip_steps_until_its_scale_is_below_one(workplace, ca
     assert skipped == [1, 3, 4]
 
 
-@QUIET
-@cases("every changes", (100, {0: 1}), (100, {0: 4, 2: 1}), (0, {0: 1, 1: 2}))
-def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
-    logged: set[int] = set()
-    witness = LambdaCallback(
-        on_train_batch_end=lambda run, *_: logged.update([run.current_epoch] * is_logged(run))
-    )
-    callbacks = [GradientAccumulationScheduler(changes), witness]
-    options = {"max_epochs": 3, "limit_val_batches": 0, "log_every_n_steps": every}
-    toy_trainer(**options, callbacks=callbacks).fit(toy(), datamodule=ToyData())
-    assert logged == ({0, 1, 2} if every else set())
-
-
-class Averaging(StochasticWeightAveraging):
-    """Keeps what makes it resume in another way."""
-
-
-@cases("callback", BackboneFinetuning(), Averaging(0.1))
+@cases("callback", BackboneFinetuning(), StochasticWeightAveraging(0.1))
 def test_callbacks_that_cannot_resume_exactly_are_refused(callback):
     with pytest.raises(UserError, match=f"a resumed {type(callback).__name__} "):
         toy_trainer(callbacks=[callback]).fit(toy(), datamodule=ToyData())
@@ -242,8 +224,8 @@ class Averaged(Callback):
     def __init__(self, start: int) -> None:
         self.start = start
         self.average: dict[str, Tensor] | None = None
-        self.expected: list[dict[str, Tensor]] = []
-        self.validated: list[dict[str, Tensor]] = []
+        self.expected: dict[int, dict[str, Tensor]] = {}  # by epoch
+        self.validated: dict[int, dict[str, Tensor]] = {}
 
     def on_train_batch_end(self, trainer, pl_module, *_) -> None:
         self.newest = real(pl_module.state_dict())
@@ -254,11 +236,8 @@ class Averaged(Callback):
             }
 
     def on_validation_batch_end(self, trainer, pl_module, *_) -> None:
-        self.seen = real(pl_module.state_dict())
-
-    def on_validation_end(self, trainer, pl_module) -> None:
-        self.expected.append(self.average or self.newest)
-        self.validated.append(self.seen)
+        self.expected[trainer.current_epoch] = self.average or self.newest
+        self.validated[trainer.current_epoch] = real(pl_module.state_dict())
 
 
 @cases("start", 1, 7)
