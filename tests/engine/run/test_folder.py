@@ -13,7 +13,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.loggers import Logger
 
 from project.engine.errors import UserError
-from project.engine.run.folder import RunFolder, read_metrics
+from project.engine.run.folder import RunFolder
 from project.engine.run.loggers import place_in_folder
 from tests.distributed.processes import fork, wait
 from tests.engine.toy import cases, curve, fit, stop_at
@@ -22,10 +22,6 @@ from tests.engine.toy import cases, curve, fit, stop_at
 @pytest.fixture
 def run(tmp_path):
     return RunFolder(tmp_path / "runs", "first try")
-
-
-def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 @cases("name", "", ".", "..", "a/b", "/tmp", "../a", "a/..", "a\nb", "\udcff", "é" * 128)
@@ -41,7 +37,8 @@ def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and
     without_locks = Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
     for _ in range(2):  # a file system without locks is no obstacle
         RunFolder(tmp_path, name).create()
-        assert files(tmp_path) == {name, f"{name}/checkpoints", f"{name}/.lock"}
+        place = tmp_path / name
+        assert {*tmp_path.rglob("*")} == {place, place / "checkpoints", place / ".lock"}
         monkeypatch.setattr("fcntl.lockf", without_locks)
 
 
@@ -73,21 +70,6 @@ def test_what_leads_out_of_a_run_or_nowhere_is_refused(tmp_path, run, name, kind
     assert file.read_text() == "theirs"
 
 
-def test_a_run_is_finished_when_its_metrics_are_written(run):
-    metrics = {"test": {"accuracy": 0.1 + 0.2, "classes": ["日本", "b"]}, "val": None}
-    run.create()
-    for path in (run.best, run.last, run.previous):
-        path.write_text("weights")
-    run.require_unfinished()
-    run.write_metrics(metrics)
-    assert read_metrics(run.path) == metrics
-    kept = {"checkpoints", "checkpoints/best.ckpt", "checkpoints/last.ckpt", "metrics.json"}
-    assert files(run.path) == kept
-    for refused in (run.require_unfinished, run.create):
-        with pytest.raises(UserError, match=r"first try' is finished, its test set measured"):
-            refused()
-
-
 def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run):
     reading, writing = os.pipe()
 
@@ -109,6 +91,9 @@ def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run
     assert wait([holder]) == [-signal.SIGKILL]
     run.create()  # over what the other wrote into the lock
     assert (run.path / ".lock").read_text() == f"process {os.getpid()} on {platform.node()}\n"
+    run.write_metrics({})
+    with pytest.raises(UserError, match=r"first try' is finished, its test set measured"):
+        run.create()  # as where another process has just finished it
 
 
 def spec(kind, **arguments):
@@ -142,9 +127,12 @@ class RecordingLogger(Logger):
 
 
 def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
-    flags = [f"--trainer.logger={__name__}.RecordingLogger", "--trainer.logger+=CSVLogger"]
-    flags += ["--trainer.profiler=SimpleProfiler", "--trainer.profiler.filename=times"]
-    flags += ["--trainer.plugins=AsyncCheckpointIO", "--model.optimizer.lr=0.2"]
+    flags = [
+        f"--trainer.logger={__name__}.RecordingLogger",
+        *("--trainer.logger+=CSVLogger", "--trainer.logger.name=csv"),
+        *("--trainer.profiler=SimpleProfiler", "--trainer.profiler.filename=times"),
+        *("--trainer.plugins=AsyncCheckpointIO", "--model.optimizer.lr=0.2"),
+    ]
     settings, recorded = RecordingLogger.settings, RecordingLogger.rows
     fit(*flags, "--trainer.default_root_dir=whole")
     whole = Path("whole/run")
@@ -154,7 +142,7 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     some = {"model.optimizer.lr": 0.2, "data.batch_size": 16, "trainer.max_epochs": 2}
     assert some.items() <= options.items()
     assert all(isinstance(value, bool | int | float | str) for value in options.values())
-    assert len([*whole.glob("lightning_logs/*/metrics.csv")]) == 1
+    assert len([*whole.glob("csv/*/metrics.csv")]) == 1
     for tag in ("train/loss", "val/accuracy", "test/accuracy"):
         points: list[Any] = [
             (row["step"], pytest.approx(row[tag], rel=1e-6)) for row in recorded if tag in row
