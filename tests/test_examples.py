@@ -42,7 +42,7 @@ from tests.conftest import (
     write_pets,
 )
 from tests.data.stubs import NoiseDataModule, attached
-from tests.data.test_torch_dataset import joined
+from tests.engine.loading.stubs import joined
 
 FILES = sorted(
     path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file()

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from project.engine import ArrayDataset, FileDataset
 from tests.conftest import small
 from tests.data.stubs import NoiseDataModule
-from tests.engine.loading.stubs import Noise
+from tests.engine.toy import PREPROCESSING
 
 needs_linux = pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this"
@@ -51,7 +51,7 @@ def test_a_list_of_files_takes_40_bytes_an_image_for_names_like_imagenets(tmp_pa
     """In one piece; a list of paths takes ten times as much."""
     names = [f"n{number:08}" for number in range(1440764, 1440864)]
     files = [tmp_path / f"{name}/{name}_{at}.JPEG" for name in names for at in range(300)]
-    dataset = FileDataset(files, torch.zeros(len(files)), Noise.preprocessing)
+    dataset = FileDataset(files, torch.zeros(len(files)), PREPROCESSING)
     assert [*dataset.files] == files
     torch.save(dataset, kept := io.BytesIO())
     assert kept.tell() < 40 * len(files)

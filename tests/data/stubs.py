@@ -7,21 +7,22 @@ import pytest
 
 from project.data.augmentation import AugmentedDataModule
 from project.engine import ArrayDataset
-from tests.engine.loading.stubs import Noise, attached, noise_splits, trainer
+from tests.engine.loading.stubs import attached
+from tests.engine.toy import ToyData, noise_splits
 
-__all__ = ["NoiseDataModule", "attached", "trainer"]
+__all__ = ["NoiseDataModule", "attached"]
 
 
 class NoiseDataModule(AugmentedDataModule):
-    class_names = Noise.class_names
-    preprocessing = Noise.preprocessing
+    class_names = ToyData.class_names
+    preprocessing = {"resize": 12, "crop": 12, "mean": [0.1, 0.5, 0.9], "std": [0.2] * 3}
 
     def __init__(self, train=60, val=7, test=11, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sizes = {"train": train, "val": val, "test": test}
 
     def load(self) -> dict[str, ArrayDataset]:
-        return noise_splits(**self.sizes)
+        return noise_splits(side=12, **self.sizes)
 
 
 def write_parquet(file: Path, columns: dict[str, Any]) -> Path:

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -142,8 +142,20 @@ class ToyClassifier(ClassifierModule):
         return [optimizer], [{**config, "monitor": getattr(schedule, "monitor", None)}]
 
 
+def noise_splits(side: int = 8, **sizes: int) -> dict[str, ArrayDataset]:
+    """Noise of so many images for each split, brighter for each of three classes in turns."""
+    generator = torch.Generator().manual_seed(0)
+    splits = {}
+    for split, size in sizes.items():
+        labels = torch.arange(size) % 3
+        images = torch.randint(64, (size, 3, side, side), generator=generator)
+        images += 64 * labels[:, None, None, None]
+        splits[split] = ArrayDataset(images.to(torch.uint8), labels, split)
+    return splits
+
+
 class ToyData(ImageDataModule):
-    """Noise, brighter for each class."""
+    """Three classes in memory."""
 
     class_names = ["dark", "grey", "light"]
     preprocessing = PREPROCESSING
@@ -154,14 +166,8 @@ class ToyData(ImageDataModule):
         super().__init__(batch_size, num_workers, **options)
         self.size = size
 
-    def load(self) -> Mapping[str, ArrayDataset]:
-        generator, splits = torch.Generator().manual_seed(self.size), {}
-        for split, size in {"train": self.size, "val": 24, "test": 25}.items():
-            labels = torch.arange(size) % 3
-            images = torch.randint(64, (size, 3, 8, 8), generator=generator)
-            images += 64 * labels[:, None, None, None]
-            splits[split] = ArrayDataset(images.to(torch.uint8), labels, split)
-        return splits
+    def load(self) -> dict[str, ArrayDataset]:
+        return noise_splits(train=self.size, val=24, test=25)
 
 
 def toy(cls: type[ToyClassifier] = ToyClassifier, **options) -> ToyClassifier:

@@ -1,26 +1,34 @@
-"""A stand-in for Lightning's trainer, and data modules of image files and of noise."""
+"""A stand-in for Lightning's trainer, and a data module of image files."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from project.engine import ArrayDataset, ImageBatch, ImageDataModule, ImageFilesDataModule
+from project.engine import ImageBatch, ImageFilesDataModule
 from tests.engine.toy import cases as cases
 
 
-def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, overfit_batches=0.0):
-    progress = SimpleNamespace(current=SimpleNamespace(processed=epoch))
+def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True):
     batch_progress = SimpleNamespace(current=SimpleNamespace(ready=batches_done))
-    ranks = {"world_size": world_size, "global_rank": rank, "local_rank": rank, "num_devices": 1}
-    state = {"training": training, "testing": False, "predicting": False, "current_epoch": epoch}
-    strategy = SimpleNamespace(root_device=torch.device("cpu"), broadcast=lambda value: value)
     loop = SimpleNamespace(
-        epoch_progress=progress, epoch_loop=SimpleNamespace(batch_progress=batch_progress)
+        epoch_progress=SimpleNamespace(current=SimpleNamespace(processed=epoch)),
+        epoch_loop=SimpleNamespace(batch_progress=batch_progress),
     )
     return SimpleNamespace(
-        **ranks, **state, overfit_batches=overfit_batches, strategy=strategy, fit_loop=loop
+        world_size=world_size,
+        global_rank=rank,
+        local_rank=rank,
+        num_devices=1,
+        training=training,
+        testing=False,
+        predicting=False,
+        current_epoch=epoch,
+        overfit_batches=0.0,
+        strategy=SimpleNamespace(root_device=torch.device("cpu"), broadcast=lambda value: value),
+        fit_loop=loop,
     )
 
 
@@ -30,26 +38,6 @@ def attached(data, **position):
     data.prepare_data()
     data.setup("fit")
     return data
-
-
-class Noise(ImageDataModule):
-    """Three classes in memory."""
-
-    class_names = ["a", "b", "c"]
-    preprocessing = {"resize": 12, "crop": 12, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.2, 0.2]}
-
-    def load(self):
-        return noise_splits(train=60, val=7, test=11)
-
-
-def noise_splits(**sizes: int) -> dict[str, ArrayDataset]:
-    """Noise of so many images for each split, of three classes in turns."""
-    generator = torch.Generator().manual_seed(0)
-    splits = {}
-    for split, size in sizes.items():
-        images = torch.randint(256, (size, 3, 12, 12), dtype=torch.uint8, generator=generator)
-        splits[split] = ArrayDataset(images, torch.arange(size) % 3, split)
-    return splits
 
 
 class Files(ImageFilesDataModule):
@@ -82,11 +70,15 @@ def epoch_of(data, split: str = "train") -> list[ImageBatch]:
     return batches
 
 
-def by_index(batches: list[ImageBatch]) -> ImageBatch:
+def joined(batches: Iterable[ImageBatch]) -> ImageBatch:
+    """All batches as one."""
+    return ImageBatch(*map(torch.cat, zip(*batches, strict=True)))
+
+
+def by_index(batches: Iterable[ImageBatch]) -> ImageBatch:
     """All batches as one, in the order of their indices."""
-    fields = [torch.cat(field) for field in zip(*batches, strict=True)]
-    order = fields[2].argsort()
-    return ImageBatch(*(field[order] for field in fields))
+    whole = joined(batches)
+    return ImageBatch(*(field[whole.indices.argsort()] for field in whole))
 
 
 def require_equal(first, second):

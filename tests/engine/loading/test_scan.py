@@ -1,18 +1,15 @@
 """Which files of a folder are images of a class, whatever they are called and wherever links lead."""
 
 import os
-import time
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from project.engine.errors import UserError
 from project.engine.loading.decode import IMAGE_SUFFIXES
-from project.engine.loading.files import Paths, prepare
+from project.engine.loading.files import prepare
 from project.engine.loading.scan import image_paths, listed_paths
 from tests.engine.loading.image_files import noise, write_folder
 from tests.engine.loading.stubs import Files, attached, by_class
@@ -37,14 +34,6 @@ def test_any_name_of_a_folder_or_a_file_will_do(tmp_path, name):
     assert all(file.is_file() for file in files)
 
 
-def test_paths_are_those_of_a_plain_list():
-    paths = [Path("/data", name) for name in (*NAMES, os.fsdecode(b"no utf-8 \xff\xfe"), "a//b")]
-    for some in (paths, paths[:1], [*paths, Path("elsewhere.jpg")]):
-        assert [*Paths(some)] == some
-        assert Paths(map(str, some))[-1] == some[-1]
-    assert [*Paths([])] == []
-
-
 def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_but_for_those_of_systems(
     tmp_path,
 ):
@@ -62,32 +51,6 @@ def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_b
     ours = [(file.path, data.class_names.index(file.label)) for file in data.files()]
     assert sorted(ours) == sorted(expected.samples)  # each in one split
     assert all(classes.keys() == {*expected.classes} for classes in by_class(data).values())
-
-
-def split_of(root):
-    """The split of each file, by its path below the root."""
-    return {os.path.relpath(file.path, root): file.split for file in Files(root).files()}
-
-
-def test_a_file_keeps_its_split_when_folders_within_its_class_come(tmp_path):
-    root = write_folder(tmp_path / "root", {"a": 60, "b": 60})
-    before = split_of(root)
-    write_folder(root, {"a/field": 60, "b/field": 60})  # with the same names again
-    after = split_of(root)
-    assert len(after) == 240
-    assert before.items() <= after.items()
-    root.rename(tmp_path / "train")  # by which the images to cut are in a folder of their own
-    assert split_of(tmp_path) == {f"train/{name}": split for name, split in after.items()}
-
-
-def test_a_dead_link_is_named_be_it_a_class_or_an_image(tmp_path):
-    root = write_folder(tmp_path, {"a": 5, "b": 5})
-    (root / "a" / "loop.jpg").symlink_to("loop.jpg")
-    with pytest.raises(UserError, match=r"cannot be read as images: '.*a/loop\.jpg'"):
-        Files(root).prepare_data()
-    (root / "c").symlink_to("c")
-    with pytest.raises(UserError, match=r"c' has no images"):
-        Files(root).files()
 
 
 def paths(*named) -> tuple[list[str], list[str]]:
@@ -114,17 +77,6 @@ def test_the_formats_are_read_whatever_a_file_is_called(tmp_path):
     for suffix in IMAGE_SUFFIXES:
         noise(40, 30).save(tmp_path / f"image{suffix}")
         assert prepare(tmp_path / f"image{suffix}", PREPROCESSING).shape == (3, 16, 16)
-
-
-def test_a_folder_far_down_is_listed_in_little_time(tmp_path):
-    deep = tmp_path
-    for _ in range(900):
-        deep /= "d"
-        deep.mkdir()
-    (deep / "1.jpg").touch()
-    began = time.process_time()
-    assert paths(tmp_path) == ([str(deep / "1.jpg")], [])
-    assert time.process_time() - began < 2
 
 
 def test_links_are_followed_unless_they_lead_back_up(tmp_path):

@@ -1,7 +1,6 @@
-"""Transforms of images draw by (seed, epoch, index), of batches by (seed, epoch, batch), and leave all other draws alone."""
+"""Transforms of images draw by (seed, epoch, index), of batches by (seed, epoch, batch)."""
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,20 +9,17 @@ from torchvision.transforms import v2
 
 from project.engine.cli.entry import describe_error
 from project.engine.errors import LocalError
-from project.engine.loading.batch import TransformedDataset
-from project.engine.randomness import Purpose, derived_seed, seed_generators
+from project.engine.randomness import Purpose, derived_seed
 from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import (
     Files,
-    Noise,
     attached,
     by_index,
     cases,
     epoch_of,
     require_equal,
 )
-
-OFF: dict[str, Any] = {"batch_size": 12, "seed": 3}
+from tests.engine.toy import ToyData
 
 
 def of_python(image):
@@ -35,7 +31,7 @@ def of_numpy(image):
 
 
 def attached_data(epoch=2, done=1, world_size=1, rank=0, **options):
-    data = Noise(**OFF | options)
+    data = ToyData(batch_size=12, seed=3, **options)
     return attached(data, epoch=epoch, batches_done=done, world_size=world_size, rank=rank)
 
 
@@ -118,14 +114,3 @@ def test_draws_of_batches_depend_on_the_batch_alike_on_all_devices():
     labels = [first_batch(v2.MixUp(), world_size=2, rank=rank).labels for rank in range(2)]
     shares = {round(float(share), 6) for share in torch.cat(labels).flatten()}
     assert len(shares - {0.0, 1.0}) == 2  # the same two on all devices
-
-
-def test_all_other_draws_are_left_as_they_are():
-    def draws(of_images, of_batches):
-        data = attached_data(batch_transforms=of_batches)
-        dataset = TransformedDataset(data.splits["train"], of_images, 0)
-        seed_generators(1)
-        data.transform_batch(dataset.__getitems__([0, 1, 2]))
-        return torch.rand(3).tolist(), random.random(), np.random.random(2).tolist()  # noqa: NPY002
-
-    assert draws([], []) == draws([v2.RandAugment(), of_python, of_numpy], [v2.MixUp()])

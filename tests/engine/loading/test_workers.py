@@ -5,48 +5,41 @@ import signal
 import subprocess
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from project.engine.cli.entry import one_line_errors
-from tests.engine.loading.stubs import Noise, attached
-
-LOADS = """
-import torch
-from project.engine.loading import workers
-from project.engine.loading.batch import ArrayDataset
-data = ArrayDataset(torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8), "image")
-loader = workers.image_loader(data, 4, 1, 2, sampler=[(0, index) for index in range(8)])
-{setup}
-print(sum(len(batch.labels) for batch in loader))
-"""
-NO_ROOM = """
-def no_room(*_): raise RuntimeError("unable to allocate shared memory")
-torch.UntypedStorage._share_fd_cpu_ = torch.UntypedStorage._share_filename_cpu_ = no_room
-"""
+from tests.distributed.processes import fork, wait
+from tests.engine.loading.stubs import attached
+from tests.engine.toy import ToyData
 
 
-@pytest.mark.parametrize(
-    "setup", [NO_ROOM, "loader.collate_fn = lambda batch: batch._replace(labels=lambda: 0)"]
-)
-def test_a_batch_that_cannot_be_sent_ends_the_run(setup):
-    command = [sys.executable, "-c", LOADS.format(setup=setup)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert "a loader worker cannot send a batch" in done.stderr
-    assert "docker run --shm-size" in done.stderr
+def leave_no_room(loader: Any) -> None:
+    lack = Mock(side_effect=RuntimeError("unable to allocate shared memory"))
+    torch.UntypedStorage._share_fd_cpu_ = torch.UntypedStorage._share_filename_cpu_ = lack  # type: ignore[method-assign]
 
 
-def test_a_long_temporary_folder_is_no_hindrance(tmp_path):
-    long = tmp_path / ("a" * 100)
-    long.mkdir()
-    command = [sys.executable, "-c", LOADS.format(setup="")]
-    environment = os.environ | {"TMPDIR": str(long)}
-    subprocess.run(command, env=environment, timeout=120, check=True, capture_output=True)
+def add_what_cannot_be_sent(loader: Any) -> None:
+    loader.collate_fn = lambda batch: batch._replace(labels=lambda: 0)
+
+
+@pytest.mark.parametrize("change", [leave_no_room, add_what_cannot_be_sent])
+def test_a_batch_that_cannot_be_sent_ends_the_run(change, capfd):
+    def load() -> None:
+        loader = attached(ToyData(num_workers=1)).train_dataloader()
+        change(loader)
+        list(loader)
+
+    assert wait([fork(load, {})]) == [1]
+    said = capfd.readouterr().err
+    assert "a loader worker cannot send a batch" in said
+    assert "docker run --shm-size" in said
 
 
 def test_a_worker_that_was_killed_is_one_line(capsys):
-    data = attached(Noise(num_workers=1, batch_size=8))
+    data = attached(ToyData(num_workers=1, batch_size=8))
 
     def kill() -> None:
         loader: Any = data.train_dataloader()
@@ -61,12 +54,18 @@ def test_a_worker_that_was_killed_is_one_line(capsys):
 
 
 LEAVE = """
-from tests.engine.loading.stubs import Noise, attached
-data = attached(Noise(batch_size=4, num_workers=2), training=False)
+from tests.engine.loading.stubs import attached
+from tests.engine.toy import ToyData
+data = attached(ToyData(batch_size=4, num_workers=2), training=False)
 next(iter(data.val_dataloader()))
 raise SystemExit(3)
 """
 
 
-def test_workers_that_an_error_leaves_behind_do_not_keep_the_process_from_ending():
-    assert subprocess.run([sys.executable, "-c", LEAVE], timeout=60).returncode == 3
+def test_workers_that_an_error_leaves_behind_do_not_keep_the_process_from_ending(tmp_path):
+    """Nor does a temporary folder whose path is too long for a socket keep them from working."""
+    long = tmp_path / ("a" * 100)
+    long.mkdir()
+    command = [sys.executable, "-c", LEAVE]
+    environment = os.environ | {"TMPDIR": str(long)}
+    assert subprocess.run(command, env=environment, timeout=120).returncode == 3
