@@ -81,15 +81,6 @@ def test_an_image_is_augmented_alike_in_any_batch_and_otherwise_by_another_seed_
         assert torch.equal(augmented(smaller, **options).images, whole[part])
 
 
-def test_the_batch_itself_stays_and_its_memory_format_makes_no_difference():
-    batch = batch_of(make_images())
-    before = [field.clone() for field in batch]
-    strided = batch._replace(images=batch.images.contiguous(memory_format=torch.channels_last))
-    assert all(map(torch.equal, augmented(batch, **ON), augmented(strided, **ON)))
-    assert all(map(torch.equal, before, batch))
-    assert all(map(torch.equal, before, augmented(batch, **OFF)))
-
-
 def test_alternating_flips_show_each_image_both_ways_in_any_two_epochs_in_a_row():
     count = 4000
     images = torch.arange(2, dtype=torch.uint8).expand(count, 3, 1, 2)

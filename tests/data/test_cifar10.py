@@ -1,4 +1,4 @@
-"""Data sets that are downloaded: CIFAR-10 and the flower photos, without a network."""
+"""CIFAR-10 without a network."""
 
 import pickle
 from collections import Counter
@@ -9,8 +9,7 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from project.data import CIFAR10DataModule, FlowersDataModule
-from tests.engine.loading.image_files import write_folder
+from project.data import CIFAR10DataModule
 from tests.engine.run.test_files import md5
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -57,12 +56,3 @@ def test_images_are_those_of_the_files_and_each_class_has_its_share_in_validatio
         pair for batch in training for pair in pairs(*batch)
     )
     assert Counter(label for _, label in parts["val"]) == dict.fromkeys(range(10), count)
-
-
-def test_class_names_are_known_beforehand_and_are_those_of_the_folders(tmp_path):
-    data = FlowersDataModule(str(tmp_path), image_size=16, batch_size=5, num_workers=0)
-    before = data.class_names
-    folder = write_folder(tmp_path / "flower_photos", dict.fromkeys(reversed(before), 4))
-    (folder / "LICENSE.txt").write_text("the archive has one")
-    assert before == sorted(before)
-    assert {*before} == {file.label for file in data.files()}

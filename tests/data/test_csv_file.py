@@ -3,26 +3,22 @@
 import csv
 import json
 import sys
-from pathlib import Path
 from unicodedata import normalize
 
 import pytest
-import torch
 
 from project.data import CSVDataModule, FolderDataModule
 from project.engine.errors import UserError
 from tests.conftest import cases
-from tests.data.stubs import attached, write_parquet
+from tests.data.stubs import write_parquet
 from tests.engine.loading.image_files import noise, write_folder
-from tests.engine.loading.stubs import by_class
 
-CLASSES = {"rose": 12, "daisy": 12}
 CATS = ("cat", "dog")
 
 
 @pytest.fixture
 def root(tmp_path):
-    return write_folder(tmp_path / "images", CLASSES)
+    return write_folder(tmp_path / "images", {"rose": 12, "daisy": 12})
 
 
 def write(path, rows, header=("path", "label"), encoding="utf-8", **options):
@@ -42,18 +38,6 @@ def module(file, **options):
     return CSVDataModule(
         str(file), **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options
     )
-
-
-def test_its_images_are_those_of_the_folder_in_the_same_splits(root):
-    data = module(write(root / "labels.csv", rows_of(root)))
-    folder = FolderDataModule(str(root), image_size=16, batch_size=4, num_workers=0)
-    assert data.class_names == folder.class_names == sorted(CLASSES)
-    assert data.split_sizes() == folder.split_sizes()
-    for split in ("train", "val", "test"):
-        ours, theirs = (attached(module).splits[split] for module in (data, folder))
-        assert [*ours.files] == [*theirs.files]
-        keys = list(range(len(ours)))
-        assert all(map(torch.equal, ours.__getitems__(keys), theirs.__getitems__(keys)))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
@@ -79,20 +63,6 @@ def test_paths_and_labels_of_other_systems_are_found_in_the_same_splits(tmp_path
     data = module(write(root / "windows.csv", other))
     assert data.class_names == ["caf\u00e9", "tea"]
     assert data.files() == plain.files()
-
-
-@pytest.mark.parametrize("column", ["split", "Subset", "data set"])
-@pytest.mark.parametrize("option", [{}, {"split_column": True}])
-def test_a_column_of_splits_is_followed_whatever_it_is_called(root, column, option):
-    names = ("Train", "eval")
-    rows = [(*row, names[number % 2]) for number, row in enumerate(rows_of(root))]
-    file = write(root / "labels.csv", rows, ("path", "label", column))
-    data = module(file, **dict.fromkeys(option, column))
-    tested = [file.path for file in data.files() if file.split == "test"]
-    assert tested == [str(root / path) for path, _, split in rows if split == "eval"]
-    assert len(data.files()) == len(rows)
-    assert len(by_class(data)["val"]) == 2
-    assert data.layout == f"2 classes from the column label; splits from the column {column}"
 
 
 def lines(*rows):
@@ -161,6 +131,16 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
         },
         ["cat", "dog"],
         "from the column label; splits from the column is_valid",
+    ),
+    (
+        {
+            "t.csv": lines(
+                "path,label,data set",
+                *each(12, lambda i: f"./img/i{i}.jpg,{CATS[i % 2]},{'eval' if i > 9 else 'Train'}"),
+            )
+        },
+        ["cat", "dog"],
+        "from the column label; splits from the column data set",
     ),
     (
         {
@@ -276,6 +256,7 @@ def test_options_that_fit_no_column_or_path_are_named(root):
         ({"group": "site"}, "--data.group: 'site' finds nothing in 'daisy"),
         ({"label_from": "(x)"}, r"--data.label_from: '\(x\)' finds nothing in 'daisy"),
         ({"split_column": "x"}, "split_column must name .* path, label or site, got 'x'"),
+        ({"split_column": "site"}, "line 2: the split must be train, val or test, got ''"),
     ):
         with pytest.raises(UserError, match=message):
             module(file, **options).files()
@@ -284,18 +265,6 @@ def test_options_that_fit_no_column_or_path_are_named(root):
             UserError, match=f"there is no file '{other}'|cannot be read as a table"
         ):
             module(other).files()
-
-
-def test_a_table_beside_its_images_is_read_from_the_folder_itself(root, monkeypatch):
-    monkeypatch.chdir(root / "rose")
-    for file in [*Path().iterdir()]:
-        file.rename(file.name.replace("image ", ""))
-    for path in ("{}.jpg", "./{}.jpg", "{}"):
-        rows = each(8, lambda i, path=path: f"{path.format(i)},{i % 2}")
-        Path("t.csv").write_text(lines("image,label", *rows))
-        data = module("t.csv")
-        assert len(data.files()) == 8
-        assert data.layout.endswith("left out: 4, such as 10.jpg")
 
 
 def test_a_folder_without_classes_names_the_command_that_reads_its_table(root):
@@ -325,12 +294,3 @@ def test_without_pyarrow_one_line_says_what_to_install(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"needs the package pyarrow: pip install .*\[tables\]"):
         module(root / "t.parquet").files()
-
-
-def test_a_regular_expression_finds_groups_and_labels_in_a_tables_paths(root):
-    file = write(root / "labels.csv", rows_of(root))
-    split_of = {
-        (Path(file.path).name, file.split) for file in module(file, group="image ([0-9]+)").files()
-    }
-    assert len(split_of) == 12
-    assert module(file, label_from="(.*)/").files() == module(file).files()

@@ -8,25 +8,8 @@ import torch
 from torchvision.models import resnet18
 
 from project.data import SyntheticFlowersDataModule
-from project.data.flowers_drawn import SPECIES, draw_flowers
 from project.model import ImageClassifier
 from tests.conftest import ONE_CPU, QUIET, fit
-
-INDICES = torch.arange(40)
-LABELS = INDICES % len(SPECIES)
-
-
-def draw(part, size):
-    return draw_flowers(LABELS[part], INDICES[part], seed=0, size=size)
-
-
-@pytest.mark.parametrize("size", [32, 51])
-def test_an_image_does_not_depend_on_its_batch(size):
-    whole = draw(slice(None), size)
-    order = torch.randperm(len(INDICES), generator=torch.Generator().manual_seed(0))
-    for part in (order, order[:7], order[7:9], *torch.arange(6).split(1)):
-        assert torch.equal(draw(part, size), whole[part])
-
 
 SIZES = {"train_size": 40, "val_size": 16, "test_size": 17}
 

@@ -1,7 +1,6 @@
 """Folders of images: which classes and splits people's layouts have, and what their names decide."""
 
 import re
-import shutil
 from pathlib import Path
 from unicodedata import normalize
 
@@ -13,7 +12,7 @@ from project.engine.errors import UserError
 from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, write_folder
-from tests.engine.loading.stubs import by_class
+from tests.engine.loading.stubs import by_class, joined
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
 
@@ -24,41 +23,17 @@ def module(root, **options):
     )
 
 
-def epoch_of(loader):
-    batches = list(loader)
-    return [torch.cat(field) for field in zip(*batches, strict=True)]
-
-
-@pytest.mark.parametrize("given", [("val", "test"), ("val",), ("test",)])
-def test_given_splits_are_taken_as_they_are_and_others_cut_from_the_training_images(
-    tmp_path, given
-):
-    write_folder(tmp_path / "train", CLASSES)
-    for split in given:
-        write_folder(tmp_path / split, dict.fromkeys(CLASSES, 2))
-    files = by_class(module(tmp_path))
-    assert all({*files[split]} == {*CLASSES} for split in ("train", "val", "test"))
-    for split, classes in files.items():
-        folder = tmp_path / (split if split in given else "train")
-        paths = {path for part in classes.values() for path in part}
-        assert paths <= {*folder.rglob("*.jpg")}
-        assert split not in given or len(paths) == 6
-    assert sum(len(part) for classes in files.values() for part in classes.values()) == len(
-        [*tmp_path.rglob("*.jpg")]
-    )
-
-
 def test_workers_change_nothing_and_load_a_whole_split_in_order(tmp_path):
     root = write_folder(tmp_path, CLASSES)
     data, alone = (attached(module(root, num_workers=count), epoch=3) for count in (2, 0))
     for split, left in {"train": len(data.splits["train"]) % 4, "val": 0}.items():
-        found, expected = (epoch_of(getattr(one, f"{split}_dataloader")()) for one in (data, alone))
-        assert len(found[1]) == len(data.splits[split]) - left > 0
+        found, expected = (joined(getattr(one, f"{split}_dataloader")()) for one in (data, alone))
+        assert len(found.labels) == len(data.splits[split]) - left > 0
         assert all(map(torch.equal, found, expected))
     loader = data.whole_split("train")
     assert loader.num_workers == 2
     expected = data.splits["train"].__getitems__(list(range(len(data.splits["train"]))))
-    assert all(map(torch.equal, epoch_of(loader), expected))
+    assert all(map(torch.equal, joined(loader), expected))
 
 
 def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
@@ -67,9 +42,6 @@ def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
     size = len(dataset)
     keys = [(5, index) for index in range(size)]
     images = dataset.__getitems__(keys).images
-    backwards = dataset.__getitems__(keys[::-1])
-    assert torch.equal(backwards.images.flip(0), images)
-    assert backwards.indices.tolist() == list(range(size))[::-1]
     assert torch.equal(torch.cat([dataset.__getitems__([key]).images for key in keys]), images)
     again = [(5, size + index) for index in range(size)]  # where an epoch takes them once more
     others = (
@@ -209,12 +181,6 @@ def test_names_are_one_text_whatever_their_bytes(tmp_path):
     )
     assert first == second
     assert {file.label for file in first} == {composed, "tea"}
-    write_folder(one, {f"train/{composed}": 5, "train/tea": 5, f"val/{parts}": 2, "val/tea": 2})
-    shutil.rmtree(one / composed)
-    shutil.rmtree(one / "tea")
-    data = attached(module(one, class_names=[parts, "tea"]))
-    assert data.class_names == [parts, "tea"]
-    assert data.splits["val"].labels.tolist() == [0, 0, 1, 1]
     write_folder(other, {composed: 30})  # a second folder of the class
     assert len(module(other).files()) == len(second) + 30
 
@@ -234,11 +200,6 @@ def test_new_images_are_labelled_by_the_classes_of_a_checkpoint_and_may_lack_som
     assert data.class_names == ["tulip", "daisy", "rose"]
     assert data.splits["all"].labels.tolist() == [0, 2, 2]
     assert data.layout.endswith("no all images of daisy")
-    data.expect_classes(["tulip", "daisy"], "best.ckpt")
-    with pytest.raises(
-        UserError, match=r"images of rose, but best\.ckpt knows the 2 classes tulip"
-    ):
-        data.prepare_data()
     write_folder(tmp_path / "one", {"rose": 4, "rose/x": 1, "rose/y": 1})
     data = module(tmp_path / "one")
     data.expect_classes(["rose", "tulip"], "best.ckpt")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from project.data import FolderDataModule, HuggingFaceDataModule
 from project.engine.errors import UserError
@@ -15,7 +14,7 @@ from project.engine.loading.remembered import require_there
 from project.fit import FitCLI
 from tests.conftest import cases, evaluate, fit, one_line
 from tests.data.stubs import attached
-from tests.data.test_torch_dataset import SMALL, TINY_MODEL
+from tests.data.test_torch_dataset import SMALL, TINY_MODEL, require_served_alike
 from tests.engine.loading.image_files import noise, write_folder
 
 datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
@@ -106,15 +105,9 @@ def test_images_are_served_as_those_of_the_folder_are_to_the_last_bit(tmp_path):
     for split in ("train", "val", "test"):
         write_folder(tmp_path / split, {"rose": 10, "daisy": 20}, size=(60, 50))
     options: dict[str, Any] = {"image_size": 16, "batch_size": 4, "num_workers": 0, "seed": 3}
-    theirs = attached(HuggingFaceDataModule(str(tmp_path), **options), epoch=2)
-    ours = attached(FolderDataModule(str(tmp_path), **options), epoch=2)
-    assert theirs.class_names == ours.class_names
-    for split in ("train", "val", "test"):
-        labels = theirs.splits[split].labels
-        keys = [(1, index) for index in range(len(labels))]
-        assert labels.equal(ours.splits[split].labels)
-        found, expected = (data.splits[split].__getitems__(keys) for data in (theirs, ours))
-        assert all(map(torch.equal, found, expected))
+    require_served_alike(
+        HuggingFaceDataModule(str(tmp_path), **options), FolderDataModule(str(tmp_path), **options)
+    )
 
 
 @cases(
@@ -130,12 +123,6 @@ def test_what_is_ambiguous_or_not_there_is_refused(tmp_path, parts, options, mes
         datasets.DatasetDict(parts).save_to_disk(tmp_path)
     with pytest.raises(UserError, match=message):
         _ = module(tmp_path, **options).class_names
-
-
-def test_a_damaged_folder_is_one_line(tmp_path):
-    (tmp_path / "state.json").write_text("{")
-    with pytest.raises(UserError, match=r"^--data hf:[^\n]+$"):
-        _ = module(tmp_path).class_names
 
 
 def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloaded(

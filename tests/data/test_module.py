@@ -12,16 +12,22 @@ from project.engine import ArrayDataset, UserError
 from project.engine.training.sampler import weighted_draw
 from project.model import ImageClassifier
 from tests.conftest import cases, load, small
-from tests.data.stubs import NoiseDataModule, attached, trainer as stub_trainer
+from tests.data.stubs import NoiseDataModule, attached
 from tests.distributed.job import classifier, trainer
-from tests.engine.loading.stubs import by_index, epoch_of, require_equal
+from tests.engine.loading.stubs import by_index, epoch_of, require_equal, trainer as stub_trainer
 from tests.stress import RANDOM_TRANSFORM
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split):
-    options: dict[str, Any] = {"batch_size": 4, "crop_padding": 3, "cutout": 4, "num_workers": 0}
-    options |= {"batch_transforms": [v2.MixUp()], "train_transforms": [v2.RandAugment()]}
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "crop_padding": 3,
+        "cutout": 4,
+        "num_workers": 0,
+        "batch_transforms": [v2.MixUp()],
+        "train_transforms": [v2.RandAugment()],
+    }
     data, again = (
         attached(NoiseDataModule(**options, seed=of), epoch=of, training=False) for of in (0, 1)
     )
@@ -127,25 +133,11 @@ def test_images_come_as_often_as_class_balance_says(balance, batch_size):
     assert (error < 5 * (expected * (1 - shares)).sqrt()).all()
 
 
-def test_a_draw_by_class_depends_on_seed_and_epoch_and_mixes_the_classes():
-    draws = [weighted_draw(LABELS, 12, 1.0, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
-    assert len(torch.stack(draws).unique(dim=0)) == 4
-    assert torch.equal(weighted_draw(LABELS, 12, 1.0, 1, 1), draws[-1])
-    (places_of_last,) = torch.where(LABELS[draws[0] % 96] == 3)
-    assert int(places_of_last.max() - places_of_last.min()) > 30
-
-
-class Skewed(NoiseDataModule):
-    def load(self):
-        splits = super().load()
-        splits["train"].labels = torch.tensor([0] * 54 + [1] * 3 + [2] * 3)
-        return splits
-
-
 @pytest.mark.parametrize("device_cache", [False, True])
 def test_class_balance_draws_an_image_again_which_is_augmented_anew(device_cache):
-    options: dict[str, Any] = {"class_balance": 1.0, "device_cache": device_cache}
-    data = attached(Skewed(batch_size=12, crop_padding=2, **options))
+    options: Any = {"crop_padding": 2, "class_balance": 1.0, "device_cache": device_cache}
+    data = attached(NoiseDataModule(batch_size=12, **options))
+    data.splits["train"].labels = torch.tensor([0] * 54 + [1] * 3 + [2] * 3)
     images, labels, indices = map(torch.cat, zip(*epoch_of(data), strict=True))
     assert torch.equal(labels, data.splits["train"].labels[indices % 60])
     assert labels.bincount(minlength=3).min() > 10

@@ -15,12 +15,12 @@ from torchvision.datasets import FakeData, ImageFolder
 from torchvision.datasets.folder import default_loader
 
 from project.data import FolderDataModule, TorchDatasetModule
-from project.engine import ImageBatch, UserError
+from project.engine import UserError
 from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit, one_line
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.stubs import joined
 
-CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
 SPLITS = ("train", "val", "test")
 FAKE = [
     "--data=TorchDatasetModule",
@@ -64,8 +64,14 @@ def targets(size: int) -> list[int]:
     return [index % 3 for index in range(size)]
 
 
-def joined(batches: Any) -> ImageBatch:
-    return ImageBatch(*map(torch.cat, zip(*batches, strict=True)))
+def require_served_alike(*modules: Any) -> None:
+    """Compares the batches of two data modules to the last bit."""
+    first, second = (attached(module, epoch=2) for module in modules)
+    assert first.class_names == second.class_names
+    for split in SPLITS:
+        assert torch.equal(first.splits[split].labels, second.splits[split].labels)
+        loaders = (getattr(data, f"{split}_dataloader")() for data in (first, second))
+        assert all(map(torch.equal, *map(joined, loaders)))
 
 
 @cases(
@@ -77,18 +83,15 @@ def joined(batches: Any) -> ImageBatch:
 def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(
     tmp_path, fit, size, loader
 ):
-    folders = {split: write_folder(tmp_path / split, CLASSES) for split in SPLITS}
+    classes = {"rose": 10, "daisy": 20, "tulip": 15}
     sets: Any = {
-        split: ImageFolder(str(folder), loader=loader) for split, folder in folders.items()
+        split: ImageFolder(str(write_folder(tmp_path / split, classes)), loader=loader)
+        for split in SPLITS
     }
     options: Any = {"image_size": size, "batch_size": 4, "num_workers": 0, "seed": 3, "fit": fit}
-    theirs = attached(TorchDatasetModule(**sets, **options), epoch=2)
-    ours = attached(FolderDataModule(str(tmp_path), **options), epoch=2)
-    assert theirs.class_names == ours.class_names
-    for split in SPLITS:
-        assert torch.equal(theirs.splits[split].labels, ours.splits[split].labels)
-        loaders = (getattr(data, f"{split}_dataloader")() for data in (theirs, ours))
-        assert all(map(torch.equal, *map(joined, loaders)))
+    require_served_alike(
+        TorchDatasetModule(**sets, **options), FolderDataModule(str(tmp_path), **options)
+    )
 
 
 def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone():
