@@ -168,10 +168,10 @@ def launched(processes: int) -> list[dict[str, str]]:
     """The variables of each process: what torchrun sets, where there are several."""
     if processes == 1:
         return [{}]
-    common = dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE"], str(processes)) | {
-        "GROUP_WORLD_SIZE": "1"
-    }
-    common |= {
+    common = {
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "GROUP_WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "TORCHELASTIC_RUN_ID": "test",

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -17,7 +16,7 @@ import yaml
 from project.engine.errors import UserError
 from project.engine.run.processes import EXIT_CODE
 from project.fit import FitCLI
-from tests.conftest import as_in_a_terminal, cases
+from tests.conftest import cases
 from tests.distributed.job import CALLBACK, TINY
 from tests.distributed.processes import (
     ROOT,
@@ -39,9 +38,19 @@ STOP = ["--trainer.callbacks+=tests.engine.toy.AtStep", "--trainer.callbacks.ste
 
 def by_slurm(place: Path, *flags: str) -> list[Finished]:
     """The variables that srun gives two tasks on one node, and two processes."""
-    job = {"JOB_ID": "4711", "JOB_NAME": "flowers", "JOB_NODELIST": "localhost"}
-    job |= {"NODELIST": "localhost", "NNODES": "1", "NODEID": "0", "NTASKS": "2"}
-    job |= {"NTASKS_PER_NODE": "2", "STEP_ID": "0", "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
+    job = {
+        "JOB_ID": "4711",
+        "JOB_NAME": "flowers",
+        "JOB_NODELIST": "localhost",
+        "NODELIST": "localhost",
+        "NNODES": "1",
+        "NODEID": "0",
+        "NTASKS": "2",
+        "NTASKS_PER_NODE": "2",
+        "STEP_ID": "0",
+        "STEP_NUM_TASKS": "2",
+        "STEP_NUM_NODES": "1",
+    }
     common = {f"SLURM_{name}": value for name, value in job.items()}
     common["MASTER_PORT"] = str(free_port())
     tasks = [{**common, "SLURM_PROCID": task, "SLURM_LOCALID": task} for task in "01"]
@@ -118,13 +127,6 @@ def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monke
     assert FitCLI(TINY).trainer.world_size == 1
     with pytest.raises(UserError, match="is 2, but the launcher started 1"):
         FitCLI([*TINY, "--trainer.devices=2"])
-
-
-def test_an_srun_that_is_not_used_is_no_warning(workplace, monkeypatch):
-    (workplace / "srun").touch(0o755)
-    monkeypatch.setenv("PATH", str(workplace), prepend=os.pathsep)
-    with as_in_a_terminal():
-        assert FitCLI(TINY).trainer.world_size == 1
 
 
 @pytest.mark.slow

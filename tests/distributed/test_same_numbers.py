@@ -1,4 +1,4 @@
-"""One process and several measure and train the same: metrics, batches, augmentation, losses, weights."""
+"""One process and several measure and train the same: metrics, files, batches, augmentation, losses, weights."""
 
 import os
 import zlib
@@ -17,10 +17,14 @@ from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCa
 from torchvision.transforms.v2 import RandAugment
 
 from project.engine import UserError
+from project.engine.errors import UnreadableFileError
+from project.engine.loading import check
 from project.model import ImageClassifier
 from project.model.schedules import CosineWithWarmup
+from tests.conftest import make_folder
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, succeed, torchrun
+from tests.engine.loading.stubs import Files
 
 WORLD_SIZES = [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 5))]
 FIT_SIZE = 13
@@ -172,10 +176,9 @@ def trained(world_size, accumulate):
     """The batches of a run as the network sees them, its losses, and its first and last weights."""
     schedule = partial(CosineWithWarmup, warmup_epochs=0)
     model = classifier(optimizer=partial(SGD, lr=0.001, momentum=0.9), lr_scheduler=schedule)
+    augmentation: Any = {"flip": True, "cutout": 8, "train_transforms": [RandAugment()]}
     size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
-    augmentation: dict[str, Any] = {"flip": True, "crop_padding": 4, "cutout": 8}
-    augmentation["train_transforms"] = [RandAugment()]
-    data = flowers(size, 5, BATCH_SIZE, **augmentation, seed=1)
+    data = flowers(size, 5, BATCH_SIZE, crop_padding=4, **augmentation, seed=1)
     batches = []
 
     def note_batch(trainer, model, batch, batch_idx):
@@ -188,28 +191,69 @@ def trained(world_size, accumulate):
         batches.append({"step": trainer.global_step, "images": images, "lr": rate})
 
     before = deepcopy(model.state_dict())
-    options: dict[str, Any] = {"max_epochs": 2, "log_every_n_steps": 1, "limit_val_batches": 0}
-    logger, witness = LossLogger(), LambdaCallback(on_train_batch_start=note_batch)
-    options |= {"accumulate_grad_batches": accumulate, "logger": logger, "callbacks": [witness]}
-    trainer(world_size, **options).fit(model, datamodule=data)
-    after = {"before": before, "after": model.state_dict()}
-    return {"batches": batches, "losses": logger.losses, **after}
+    logger = LossLogger()
+    trainer(
+        world_size,
+        max_epochs=2,
+        log_every_n_steps=1,
+        limit_val_batches=0,
+        accumulate_grad_batches=accumulate,
+        logger=logger,
+        callbacks=[LambdaCallback(on_train_batch_start=note_batch)],
+    ).fit(model, datamodule=data)
+    weights = {"before": before, "after": model.state_dict()}
+    return {"batches": batches, "losses": logger.losses, **weights}
+
+
+def left(root, rank):
+    """The files that a process trains on, where the first one alone cannot read some."""
+    check_image = check.check_image
+
+    def look(file):
+        if rank == 0 and file.name.endswith("1.jpg"):
+            raise UnreadableFileError(f"'{file}' cannot be read as an image")
+        return check_image(file)
+
+    data: Any = Files(root, on_bad_image="skip", val_fraction=0.3, test_fraction=0.3)
+    if rank == 1:
+        data._check = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "check_image", look)
+        trainer(2).fit(classifier(), datamodule=data)
+    return {split: [*map(str, dataset.files)] for split, dataset in data.splits.items()}
 
 
 def train(out):
-    """Trains all on the processes that were launched, each of which writes down what it saw."""
-    runs = [trained(int(os.environ["WORLD_SIZE"]), accumulate) for accumulate in ACCUMULATED]
-    torch.save(runs, out / f"{os.environ['RANK']}.pt")
+    """Trains all on two processes, each of which writes down what it saw."""
+    rank = int(os.environ["RANK"])
+    runs = [trained(2, accumulate) for accumulate in ACCUMULATED]
+    torch.save({"runs": runs, "files": left(out / "images", rank)}, out / f"{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory):
+    """The folder of two processes, and what each of them saw."""
+    out = tmp_path_factory.mktemp("training")
+    make_folder(out / "images", {"a": 20, "b": 20})
+    succeed(forked(2, train, out), out)
+    return out, *(torch.load(out / f"{rank}.pt", weights_only=True) for rank in range(2))
+
+
+def test_all_processes_leave_out_what_the_first_cannot_read(by_two):
+    """If each decided for itself, their data sets would differ in length, and the run would wait for ever."""
+    out, first, second = by_two
+    assert first["files"] == second["files"]
+    files = {file for part in first["files"].values() for file in part}
+    assert files == {str(file) for file in out.rglob("*.jpg") if not file.name.endswith("1.jpg")}
 
 
 def distance(one, other):
     return sum(float((one[name].double() - other[name].double()).norm()) for name in one)
 
 
-def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_weights(tmp_path):
-    succeed(forked(2, train, tmp_path), tmp_path)
-    ranks = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
-    for accumulate, first, second in zip(ACCUMULATED, *ranks, strict=True):
+def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_weights(by_two):
+    runs = (found["runs"] for found in by_two[1:])
+    for accumulate, first, second in zip(ACCUMULATED, *runs, strict=True):
         alone = trained(1, accumulate)
         assert len(alone["batches"]) == 2 * STEPS_PER_EPOCH
         for batch, *parts in zip(*(run["batches"] for run in (alone, first, second)), strict=True):

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,6 @@ from tests.engine.toy import differences, outcome
 FLAGS = ["project.fit", *TINY, "--name=run", "--callbacks.last_checkpoint.every_n_steps=1"]
 RECORDING = [*FLAGS, "--data.batch_size=12", "--trainer.max_epochs=2", f"{CALLBACK}RecordsBatches"]
 PYTHON = [sys.executable, "-m"]
-LAST = Path("runs/run/checkpoints/last.ckpt")
 
 
 def dies(rank: int, hook: str, step: int = 0) -> list[str]:
@@ -64,7 +62,8 @@ def test_processes_that_are_started_again_need_a_name(workplace, monkeypatch):
 def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devices):
     command = [*PYTHON, *FLAGS, "--trainer.max_epochs=200", f"--trainer.devices={devices}"]
     with started(command, tmp_path) as process:
-        wait_until(lambda: (tmp_path / LAST).exists() or process.poll() is not None, tmp_path)
+        last = tmp_path / "runs/run/checkpoints/last.ckpt"
+        wait_until(lambda: last.exists() or process.poll() is not None, tmp_path)
         assert len(members(process.pid)) == devices
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: not members(process.pid), tmp_path)
@@ -99,8 +98,11 @@ def test_torchrun_starts_a_run_again_that_lost_a_process(tmp_path):
     # not with a --master-port: then what is started again meets what the killed processes left in
     # torchrun's own store
     command = [*PYTHON, "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=3", "-m"]
-    own_store: dict[str, Any] = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    again = succeed([*command, *fit, *dies(1, "on_train_batch_start", 4)], tmp_path, **own_store)
+    again = succeed(
+        [*command, *fit, *dies(1, "on_train_batch_start", 4)],
+        tmp_path,
+        TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+    )
     assert again.err.count("continuing runs/run in epoch") == 1
     assert differences(outcome(tmp_path / "whole/run"), outcome(tmp_path / "runs/run")) == []
 
@@ -121,10 +123,11 @@ def test_a_run_resumes_on_any_number_of_processes_with_the_same_batches(tmp_path
     succeed([*PYTHON, *RECORDING, "--trainer.default_root_dir=whole"], tmp_path)
     undisturbed = global_batches(tmp_path)
     assert len(undisturbed) == 8
-    for processes, stop in ((2, 1), (1, 3), (3, 5), (2, -1)):
-        command = torchrun(processes, *RECORDING, f"--trainer.callbacks.stop={stop}")
+    for processes, stop in ((2, 1), (1, 3), (3, 5), (2, 99)):
+        command = torchrun(processes, *RECORDING, *dies(0, "on_train_batch_start", stop))
         finished = run(command, tmp_path)
-        assert (finished.code == 0) == (stop < 0), str(finished)
+        assert (finished.code == 0) == (stop == 99), str(finished)
+        (tmp_path / "died").unlink(missing_ok=True)
         changed = finished.err.count(f"the number of processes is {processes}, not ")
         assert changed == (stop != 1), str(finished)  # another number each time
     assert global_batches(tmp_path) == undisturbed
