@@ -57,7 +57,7 @@ LEAVE = """
 from tests.engine.loading.stubs import attached
 from tests.engine.toy import ToyData
 data = attached(ToyData(batch_size=4, num_workers=2), training=False)
-next(iter(data.val_dataloader()))
+next(batches := iter(data.val_dataloader()))
 raise SystemExit(3)
 """
 
