@@ -125,6 +125,12 @@ def test_what_is_ambiguous_or_not_there_is_refused(tmp_path, parts, options, mes
         _ = module(tmp_path, **options).class_names
 
 
+def test_a_damaged_folder_is_one_line(tmp_path):
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(UserError, match=r"^--data hf:[^\n]+$"):
+        _ = module(tmp_path).class_names
+
+
 def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloaded(
     workplace, capsys
 ):
