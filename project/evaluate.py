@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from jsonargparse import Namespace
-
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
-from project.engine import EvaluateCommand, Preprocessing
+from project.engine import EvaluateCommand
 from project.model import ImageClassifier
 from project.model.pretrained import fill_in_preprocessing
 
@@ -48,9 +46,10 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
     )
 
-    def prepare_options(self, config: Namespace, preprocessing: Preprocessing) -> None:
+    def before_instantiate_classes(self) -> None:
         """Fills in the preprocessing of training for options that are not given."""
-        fill_in_preprocessing(config.data.get("init_args", {}), preprocessing)
+        options = self.config.data.get("init_args", {})
+        fill_in_preprocessing(options, self.about["preprocessing"])
 
     def show_results(self, metrics: dict[str, Any], split: str) -> None:
         """Prints the metrics of each class, then those of the whole split."""

@@ -25,9 +25,6 @@ class Purpose(IntEnum):
     """The purposes of random numbers; different ones get independent numbers."""
 
     CROP = 0
-    FLIP = 1
-    SHIFT = 2
-    CUTOUT = 3
     ORDER = 4
     TRANSFORMS = 5
     BATCH_TRANSFORMS = 6
@@ -47,7 +44,8 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
         seed: Any integer that fits 64 bits.
         epoch: The number of the epoch.
         indices: int64 (N,), the samples' positions in their dataset.
-        purpose: See :class:`Purpose`; the built-in data have numbers from 100, yours from 1000.
+        purpose: See :class:`Purpose`; the built-in data have 1 to 3 and numbers from 100, yours
+            from 1000.
         count: The numbers of each sample.
 
     Returns:

@@ -272,9 +272,8 @@ class Command(LightningCLI):
         return text.replace("Advanced: ", "")
 
     def say(self, text: str) -> None:
-        """Prints a result once, however many processes there are."""
-        if self.trainer.is_global_zero:
-            print(printable(text, keep=LINES), flush=True)
+        """Prints a result; the first process alone has results."""
+        print(printable(text, keep=LINES), flush=True)
 
     def note(self, text: str) -> None:
         """Prints on standard error, once, what the command is doing."""

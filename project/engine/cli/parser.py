@@ -6,7 +6,7 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 import json
 import re
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
@@ -41,10 +41,7 @@ class CommandParser(ArgumentParser):
         text = "Your module of the checkpoint's model, network or data"
         self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
 
-    @staticmethod
-    def run(command: Callable[[], object]) -> NoReturn:
-        """Runs a command as a program, which parses the command line, see :func:`run_command`."""
-        run_command(command)
+    run = staticmethod(run_command)
 
     def format_help(self, formatter: HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""

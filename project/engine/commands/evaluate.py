@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from jsonargparse import Namespace
 from jsonargparse.typing import Path_fc
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -35,29 +34,27 @@ class EvaluateCommand(Command):
 
     class_rates: Callable[[Mapping[str, Any]], Sequence[Mapping[str, float]]]
     """Computes the rates of each class from metrics; a static method."""
-    _about: About
+    about: About
+    """Facts of the checkpoint about itself."""
 
     def default_classes(self, line: CommandLine, named: Mapping[str, type]) -> Mapping[str, type]:
         """Returns the data that the checkpoint was trained with."""
         if not line.positionals:  # as with --help
             return {}
-        self._about = read_checkpoint(line.positionals[-1])[ABOUT]
+        self.about = read_checkpoint(line.positionals[-1])[ABOUT]
         try:
-            cls, self._remembered = remembered_data(self._about)
+            cls, self._remembered = remembered_data(self.about)
         except UserError:
             if "data" not in named:
                 raise
             self._remembered = {}
             return {}
         if named.get("data", cls) is cls:
-            require_datasets(self._about, {name.removeprefix("data.") for name in line.names})
+            require_datasets(self.about, {name.removeprefix("data.") for name in line.names})
         if "data.root" in line.names:
             self._remembered.pop("root", None)
         self.default_arguments = {cls: self._remembered}
         return {"data": cls}
-
-    def prepare_options(self, config: Namespace, preprocessing: Preprocessing) -> None:
-        """Changes options before classes are built; the preprocessing is the checkpoint's."""
 
     def show_results(self, metrics: dict[str, Any], split: str) -> None:
         """Prints metrics; the rates of each class are ``per_class``, by name."""
@@ -89,10 +86,6 @@ class EvaluateCommand(Command):
             help="A CSV file for the predictions of each image, by default none.",
         )
         parser.link_arguments("checkpoint", "model.ckpt_path")
-
-    def before_instantiate_classes(self) -> None:
-        """Prepares images as the checkpoint says, where the options don't."""
-        self.prepare_options(self.config, self._about["preprocessing"])
 
     @classmethod
     def main(cls) -> NoReturn:
@@ -159,7 +152,7 @@ class EvaluateCommand(Command):
         if not isinstance(data, ImageFilesDataModule):
             raise UserError("--split all takes image files; name a folder or a CSV with --data")
         data.test_on_all()
-        was_seen = was_trained_on(self._about, data)
+        was_seen = was_trained_on(self.about, data)
         if was_seen:
             raise UserError(
                 "--split all: some of these images are those it was trained on; name others with"

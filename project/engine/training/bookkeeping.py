@@ -1,7 +1,6 @@
 """Logging at the right steps, resuming, and averages of weights, beside training itself."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,9 +38,18 @@ class Bookkeeping(Callback):
     """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Prepares the loss, which may need to know the data, and compiles the network."""
+        """Prepares the loss, which may need to know the data, and compiles the network.
+
+        Raises:
+            UserError: A callback, or its base class, does not resume exactly.
+        """
         if stage != "fit":
             return
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+            for kind, reason in _REFUSED.items():
+                if isinstance(callback, kind):
+                    name = type(callback).__name__
+                    raise UserError(f"--trainer.callbacks: a resumed {name} {reason}")
         if prepare := getattr(pl_module.criterion, "prepare", None):
             prepare(trainer.datamodule, pl_module.class_names)  # type: ignore[attr-defined]
         if pl_module.compile_network:
@@ -177,12 +185,3 @@ def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
                         f"'{source}' does not fit this optimizer: {printable(name)} has the shape"
                         f" {tuple(value.shape)}, not {tuple(parameter.shape)}"
                     )
-
-
-def require_supported_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Refuses Lightning's callbacks, and subclasses of them, that do not resume exactly."""
-    for kind, reason in _REFUSED.items():
-        for callback in callbacks:
-            if isinstance(callback, kind):
-                name = type(callback).__name__
-                raise UserError(f"--trainer.callbacks: a resumed {name} {reason}")

@@ -23,7 +23,7 @@ from ..run.loggers import is_logged
 from ..run.progress import note
 from ..run.settings import allow_module, plain_options
 from ..upstream import trainer_of
-from .bookkeeping import Bookkeeping, require_supported_callbacks
+from .bookkeeping import Bookkeeping
 from .checkpoints import describe_run, opened, restore, sizes_of
 from .non_finite import require_finite
 from .predictions import Prediction, Predictions, fields_of
@@ -265,8 +265,6 @@ class ClassifierModule(LightningModule):
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
         """Adds the callback that logs metrics and resumes runs, once."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        if self.trainer.training:
-            require_supported_callbacks(callbacks)
         added = any(isinstance(part, Bookkeeping) for part in callbacks)
         return [] if added else [Bookkeeping()]
 
