@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import (
-    BackboneFinetuning,
     GradientAccumulationScheduler,
     StochasticWeightAveraging,
     WeightAveraging,
@@ -21,15 +20,6 @@ from ..run.loggers import is_logged
 from ..upstream import follow_until_averaging, length_attributes
 from .predictions import gathered
 
-_REFUSED: dict[type[Callback], str] = {
-    # it ignores train_bn=False for running statistics, too (Lightning #21901, #15062)
-    BackboneFinetuning: "would freeze again what was unfrozen; train the head first, with"
-    " --model.freeze backbone, and then the whole network from its checkpoint",
-    StochasticWeightAveraging: "could not continue within an epoch; average the weights with"
-    " EMAWeightAveraging",
-}
-"""Callbacks that do not resume exactly, and why."""
-
 
 class Bookkeeping(Callback):
     """Logs a model's metrics and resumes its runs.
@@ -41,15 +31,16 @@ class Bookkeeping(Callback):
         """Prepares the loss, which may need to know the data, and compiles the network.
 
         Raises:
-            UserError: A callback, or its base class, does not resume exactly.
+            UserError: A callback does not resume exactly.
         """
         if stage != "fit":
             return
         for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
-            for kind, reason in _REFUSED.items():
-                if isinstance(callback, kind):
-                    name = type(callback).__name__
-                    raise UserError(f"--trainer.callbacks: a resumed {name} {reason}")
+            if isinstance(callback, StochasticWeightAveraging):
+                raise UserError(
+                    "--trainer.callbacks: a resumed StochasticWeightAveraging could not continue"
+                    " within an epoch; average the weights with EMAWeightAveraging"
+                )
         if prepare := getattr(pl_module.criterion, "prepare", None):
             prepare(trainer.datamodule, pl_module.class_names)  # type: ignore[attr-defined]
         if pl_module.compile_network:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import (
-    BackboneFinetuning,
     GradientAccumulationScheduler,
     LambdaCallback,
     StochasticWeightAveraging,
@@ -162,10 +161,10 @@ def test_a_loss_scaler_may_skip_steps_until_its_scale_is_below_one(workplace, ca
     assert skipped == [1, 3, 4]
 
 
-@cases("callback", BackboneFinetuning(), StochasticWeightAveraging(0.1))
-def test_callbacks_that_cannot_resume_exactly_are_refused(callback):
-    with pytest.raises(UserError, match=f"a resumed {type(callback).__name__} "):
-        toy_trainer(callbacks=[callback]).fit(toy(), datamodule=ToyData())
+def test_an_average_that_cannot_resume_exactly_is_refused():
+    trainer = toy_trainer(callbacks=[StochasticWeightAveraging(0.1)])
+    with pytest.raises(UserError, match="a resumed StochasticWeightAveraging "):
+        trainer.fit(toy(), datamodule=ToyData())
 
 
 class Linear(ToyClassifier):
