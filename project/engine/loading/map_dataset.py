@@ -90,8 +90,7 @@ class MapDatasetModule(ResizedDataModule):
             dataset = _opened(f"--data.{split}", source)
             parts = {split: dataset}
             if hasattr(dataset, "column_names"):  # of Hugging Face
-                columns = self.image_column, self.label_column
-                parts, self.layout = feature_datasets(dataset, *columns)
+                parts, self.layout = feature_datasets(dataset, self.image_column, self.label_column)
             datasets |= parts if split == "train" else {split: next(iter(parts.values()))}
         expected = class_names_of(datasets["train"])
         for split, dataset in datasets.items():

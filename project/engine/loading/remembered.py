@@ -27,10 +27,11 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
             f"the checkpoint was trained on {name}, which is no data module that is imported here;"
             " give --import with the module that defines it, or in Python import it first"
         )
-    options = plain_options(data["init_args"], data_class)
     # a file decides neither what is written nor how many processes start
     options = {
-        name: value for name, value in options.items() if name not in ("cache", "num_workers")
+        name: value
+        for name, value in plain_options(data["init_args"], data_class).items()
+        if name not in ("cache", "num_workers")
     }
     return data_class, options
 

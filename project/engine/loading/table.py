@@ -94,22 +94,26 @@ class Table:
         """Finds the files of each class and split."""
         sheets = {split: read_sheet(file) for split, file in self.files.items()}
         first = next(iter(sheets.values()))
-        columns = self._choose_columns(first)
+        path = self._path_column(first)
+        split_column = self._split_column(first, path)
+        others = [name for name in first.columns if name not in (path, split_column, self.group)]
+        labels = [] if self.label_from else self._label_columns(first, others)
+        unused = [name for name in others if name not in labels]
+        columns = _Columns(path, labels, split_column)
         folders = {self.root, *(file.parent for file in self.files.values())}
-        source, names = names_of_numbers(sheets.values(), columns.labels, folders)
-        used = {columns.path, columns.split, self.group, *columns.labels}
-        unused = [name for name in first.columns if name not in used]
-        labels = f"the {_columns(columns.labels)}" if columns.labels else "paths"
+        source, names = names_of_numbers(sheets.values(), labels, folders)
         notes = [
-            f"classes from {labels}{f', by {self.label_from!r}' if self.label_from else ''}",
+            f"classes from the {_columns(labels)}"
+            if labels
+            else f"classes from paths, by {self.label_from!r}",
             f"their names from {source}" if source else "",
-            f"splits from the column {columns.split}" if columns.split else "",
+            f"splits from the column {split_column}" if split_column else "",
             f"not used: the {_columns(unused)}" if unused else "",
         ]
         files = []
         lines: dict[str, int] = {}
         for split, sheet in sheets.items():
-            if split == "test" and not {*sheet.columns} >= {*columns.labels}:
+            if split == "test" and not {*sheet.columns} >= {*labels}:
                 notes.append(unlabelled(sheet.file.name, len(sheet.rows)))
                 continue
             if split:
@@ -124,13 +128,6 @@ class Table:
         if not any(file.split for file in files):
             files = self._split_by_folders(files, notes)
         return files, [*notes, self._describe_others(lines)]
-
-    def _choose_columns(self, sheet: Sheet) -> _Columns:
-        path = self._path_column(sheet)
-        split = self._split_column(sheet, path)
-        others = [name for name in sheet.columns if name not in (path, split, self.group)]
-        labels = [] if self.label_from else self._label_columns(sheet, others)
-        return _Columns(path, labels, split)
 
     def _path_column(self, sheet: Sheet) -> str:
         """Returns the column of a usual name; of several, the one whose first file is there."""
