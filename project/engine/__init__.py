@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from .commands.export import export_model as export_model
     from .commands.fit import FitCommand as FitCommand
     from .commands.predict import label_files as label_files
-    from .errors import UserError as UserError
+    from .errors import UserError as UserError, note as note
     from .loading.batch import ArrayDataset as ArrayDataset, ImageBatch as ImageBatch
     from .loading.check import survey as survey
     from .loading.data_module import ImageDataModule as ImageDataModule
@@ -113,7 +113,6 @@ if TYPE_CHECKING:
     from .preprocessing import Preprocessing as Preprocessing
     from .randomness import uniform as uniform
     from .run.folder import read_metrics as read_metrics
-    from .run.progress import note as note
     from .training.module import ClassifierModule as ClassifierModule
     from .training.predictions import Predictions as Predictions
 
@@ -126,6 +125,7 @@ _MODULES = {
     "EvaluateCommand": "commands.evaluate",
     "FitCommand": "commands.fit",
     "UserError": "errors",
+    "note": "errors",
     "ArrayDataset": "loading.batch",
     "ImageBatch": "loading.batch",
     "survey": "loading.check",
@@ -137,7 +137,6 @@ _MODULES = {
     "Preprocessing": "preprocessing",
     "uniform": "randomness",
     "read_metrics": "run.folder",
-    "note": "run.progress",
     "ClassifierModule": "training.module",
     "Predictions": "training.predictions",
 }

@@ -1,6 +1,7 @@
-"""Errors that a user can fix, and how they are worded."""
+"""Errors that a user can fix, notes, and how they are worded."""
 
 import os
+import sys
 from collections.abc import Iterable
 
 LINES = "\n"
@@ -32,6 +33,11 @@ def printable(text: object, keep: str = "") -> str:
         c if c.isprintable() or c in keep else c.encode("unicode_escape").decode()
         for c in str(text)
     )
+
+
+def note(text: str) -> None:
+    """Prints a line about the work to standard error; standard output is for results."""
+    print(printable(text, keep=LINES), file=sys.stderr, flush=True)
 
 
 def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:

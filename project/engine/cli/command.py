@@ -19,10 +19,9 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
-from ..errors import LINES, UserError, printable, require
+from ..errors import LINES, UserError, note, printable, require
 from ..loading.data_module import ImageDataModule
 from ..run.processes import watch_processes
-from ..run.progress import note
 from ..training.checkpoints import BestCheckpoint
 from ..upstream import disable_signal_handling, options_of
 from .command_line import (

@@ -24,9 +24,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..errors import UserError, first_sentence, listed
+from ..errors import UserError, first_sentence, listed, note
 from ..run.files import read_yaml
-from ..run.progress import note
 from ..run.settings import subclasses
 from .parser import closest, import_modules
 

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import interpolate
 
-from ..errors import UserError, require
+from ..errors import UserError, note, require
 from ..loading.files import prepare
 from ..loading.scan import image_paths
 from ..preprocessing import Preprocessing, bands_of, empty_images
-from ..run.progress import note
 from ..training.module import ClassifierModule
 
 Classify = Callable[[Tensor], Tensor]

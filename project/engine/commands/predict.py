@@ -21,13 +21,13 @@ from tqdm import tqdm
 
 from ..cli.command import ExactTrainer
 from ..cli.entry import quiet_libraries
-from ..errors import UserError, printable
+from ..errors import UserError, note, printable
 from ..loading.data_module import ImageDataModule
 from ..loading.files import FileDataset, why_unreadable
 from ..loading.scan import image_paths, listed_paths, spelt
 from ..preprocessing import Preprocessing, bands_of
 from ..run.files import CSV, require_new, whole_file
-from ..run.progress import note, progress_bar
+from ..run.progress import progress_bar
 from ..training.module import ClassifierModule
 from ..training.predictions import QUIET
 

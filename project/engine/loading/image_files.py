@@ -12,9 +12,8 @@ import torch
 from jsonargparse.typing import PositiveInt
 from numpy.typing import NDArray
 
-from ..errors import UnreadableFileError, UserError, listed, printable, require
+from ..errors import UnreadableFileError, UserError, listed, note, printable, require
 from ..preprocessing import Preprocessing
-from ..run.progress import note
 from .batch import ImageBatch
 from .cache import ImageCache
 from .check import check_files

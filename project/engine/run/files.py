@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 from filelock import FileLock
 
-from ..errors import UserError, first_sentence
-from .progress import note
+from ..errors import UserError, first_sentence, note
 
 _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
 

@@ -4,13 +4,6 @@ import sys
 
 from tqdm import tqdm
 
-from ..errors import LINES, printable
-
-
-def note(text: str) -> None:
-    """Prints a line about the work to standard error; standard output is for results."""
-    print(printable(text, keep=LINES), file=sys.stderr, flush=True)
-
 
 def progress_bar(
     total: int | None, done: int = 0, text: str | None = None, visible: bool = True

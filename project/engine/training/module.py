@@ -14,13 +14,12 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
-from ..errors import UserError
+from ..errors import UserError, note
 from ..loading.batch import ImageBatch
 from ..loading.files import prepare
 from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, Checkpoint, read_weights
 from ..run.loggers import is_logged
-from ..run.progress import note
 from ..run.settings import allow_module, plain_options
 from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping
