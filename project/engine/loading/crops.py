@@ -35,7 +35,7 @@ def fit_region(region: Tensor, preprocessing: Preprocessing) -> Tensor:
     It is what torchvision's v2 makes of the region: by ``Resize((crop, crop), antialias=True)``, or
     with ``pad`` by ``Resize(None, max_size=crop, antialias=True)`` and ``Pad``.
     """
-    height, width = shape = _region_shape(*region.shape[1:], preprocessing)
+    height, width = shape = _fitted_shape(region.shape[1:], preprocessing)
     scaled = scale_image(region, shape, preprocessing)
     crop = preprocessing["crop"]
     if shape == (crop, crop):
@@ -47,13 +47,13 @@ def fit_region(region: Tensor, preprocessing: Preprocessing) -> Tensor:
     return canvas
 
 
-def _region_shape(height: int, width: int, preprocessing: Preprocessing) -> tuple[int, int]:
-    """Returns the height and width that :func:`fit_region` scales a region to."""
+def _fitted_shape(shape: tuple[int, ...], preprocessing: Preprocessing) -> tuple[int, int]:
+    """Returns the height and width that :func:`fit_region` scales a region of a shape to."""
     crop = preprocessing["crop"]
     if preprocessing.get("fit") != "pad":
         return crop, crop
-    longer = max(height, width)
-    return max(1, int(crop * height / longer)), max(1, int(crop * width / longer))
+    longer = max(shape)
+    return max(1, int(crop * shape[0] / longer)), max(1, int(crop * shape[1] / longer))
 
 
 def random_box(
@@ -88,7 +88,7 @@ def sufficient_size(
 ) -> tuple[int, int]:
     """Returns the smallest width and height to decode an image at, to fit a region of it."""
     left, upper, right, lower = box
-    height, width = _region_shape(lower - upper, right - left, preprocessing)
+    height, width = _fitted_shape((lower - upper, right - left), preprocessing)
     return int(size[0] * width / (right - left)), int(size[1] * height / (lower - upper))
 
 
