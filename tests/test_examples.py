@@ -41,8 +41,8 @@ from tests.conftest import (
     write_csv,
     write_pets,
 )
-from tests.data.stubs import NoiseDataModule, attached
-from tests.engine.loading.stubs import joined
+from tests.data.stubs import NoiseDataModule
+from tests.engine.loading.stubs import attached, joined
 
 FILES = sorted(
     path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file()

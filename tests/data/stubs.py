@@ -7,10 +7,7 @@ import pytest
 
 from project.data.augmentation import AugmentedDataModule
 from project.engine import ArrayDataset
-from tests.engine.loading.stubs import attached
 from tests.engine.toy import ToyData, noise_splits
-
-__all__ = ["NoiseDataModule", "attached"]
 
 
 class NoiseDataModule(AugmentedDataModule):

@@ -10,9 +10,8 @@ import torch
 from project.data import FolderDataModule
 from project.engine.errors import UserError
 from tests.conftest import cases
-from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, write_folder
-from tests.engine.loading.stubs import by_class, joined
+from tests.engine.loading.stubs import attached, by_class, joined
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
 

@@ -13,9 +13,9 @@ from project.engine.loading.hugging_face import FeatureDataset
 from project.engine.loading.remembered import require_there
 from project.fit import FitCLI
 from tests.conftest import cases, evaluate, fit, one_line
-from tests.data.stubs import attached
 from tests.data.test_torch_dataset import SMALL, TINY_MODEL, require_served_alike
 from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.stubs import attached
 
 datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
 

@@ -12,9 +12,15 @@ from project.engine import ArrayDataset, UserError
 from project.engine.training.sampler import weighted_draw
 from project.model import ImageClassifier
 from tests.conftest import cases, load, small
-from tests.data.stubs import NoiseDataModule, attached
+from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, trainer
-from tests.engine.loading.stubs import by_index, epoch_of, require_equal, trainer as stub_trainer
+from tests.engine.loading.stubs import (
+    attached,
+    by_index,
+    epoch_of,
+    require_equal,
+    trainer as stub_trainer,
+)
 from tests.stress import RANDOM_TRANSFORM
 
 

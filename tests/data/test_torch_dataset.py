@@ -17,9 +17,8 @@ from torchvision.datasets.folder import default_loader
 from project.data import FolderDataModule, TorchDatasetModule
 from project.engine import UserError
 from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit, one_line
-from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, write_folder
-from tests.engine.loading.stubs import joined
+from tests.engine.loading.stubs import attached, joined
 
 SPLITS = ("train", "val", "test")
 FAKE = [

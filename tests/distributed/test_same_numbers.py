@@ -19,6 +19,7 @@ from torchvision.transforms.v2 import RandAugment
 from project.engine import UserError
 from project.engine.errors import UnreadableFileError
 from project.engine.loading import check
+from project.engine.loading.decode import check_image
 from project.model import ImageClassifier
 from project.model.schedules import CosineWithWarmup
 from tests.conftest import make_folder
@@ -207,7 +208,6 @@ def trained(world_size, accumulate):
 
 def left(root, rank):
     """The files that a process trains on, where the first one alone cannot read some."""
-    check_image = check.check_image
 
     def look(file):
         if rank == 0 and file.name.endswith("1.jpg"):

@@ -190,13 +190,11 @@ def test_the_help_of_fit_is_one_page_of_all_options_that_are_not_advanced(monkey
     assert 50 <= len(lines) <= 95
     assert max(map(len, lines)) <= 110
     classes = FolderDataModule.__mro__[: FolderDataModule.__mro__.index(ImageDataModule) + 1]
-    for option, documented in {"data": classes, "model": (ImageClassifier,)}.items():
-        for cls in documented:
-            advanced = re.findall(r"^ *(\w+): Advanced: ", inspect.getdoc(cls) or "", re.M)
-            usual = {f"--{option}.{name}" for name in inspect.signature(cls).parameters}
-            usual -= {f"--{option}.{name}" for name in advanced}
-            follow = {"--data.seed", "--data.kwargs", "--model.class_names"}
-            assert usual - names <= follow | {"--model.preprocessing"}
+    follow = {"--data.seed", "--data.kwargs", "--model.class_names", "--model.preprocessing"}
+    for option, cls in [*(("data", cls) for cls in classes), ("model", ImageClassifier)]:
+        advanced = re.findall(r"^ *(\w+): Advanced: ", inspect.getdoc(cls) or "", re.M)
+        usual = inspect.signature(cls).parameters.keys() - {*advanced}
+        assert {f"--{option}.{name}" for name in usual} - names <= follow
     assert "--callbacks.learning_rate" in names
     examples = [line for line in lines if line.startswith("  python -m project.fit ")]
     assert len(examples) == 3
