@@ -1,4 +1,4 @@
-"""Drawn flowers: each is a function of its own numbers alone, and splits share none."""
+"""Drawn flowers: splits are balanced and share none, and their seed alone decides them."""
 
 from collections import Counter
 from typing import Any
