@@ -27,6 +27,7 @@ help:
 
 .venv/installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@echo "installing into .venv, which takes some minutes"
 	$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(BACKEND) $(INSTALL) \
 		|| $(BIN)/python -m pip install --disable-pip-version-check $(INSTALL)

@@ -40,11 +40,9 @@ def parser() -> CommandParser:
         epilog="example: python -m project.check_data path/to/folder --output report.json",
     )
     parser.add_argument("data", type=str, help="A folder or a CSV, as --data of fit takes it.")
-    parser.add_argument(
-        "--output", type=Path_fc | None, help="A JSON file for everything that was found."
-    )
+    parser.add_argument("--output", type=Path_fc, help="A JSON file for everything that was found.")
     for name, (kind, text) in _OF_DATA.items():
-        parser.add_argument(f"--{name}", type=kind | None, help=text)
+        parser.add_argument(f"--{name}", type=kind, help=text)
     return parser
 
 
@@ -84,6 +82,8 @@ def _survey(options: Namespace, facts: dict[str, Any]) -> None:
     from project.engine import ImageFilesDataModule, survey
 
     given = {name: options[name] for name in _OF_DATA if options[name] is not None}
+    if options.data.startswith("hf:"):
+        raise UserError("check_data reads folders and tables; fit says what it understood of hf:")
     path = Path(options.data).expanduser()
     data: ImageFilesDataModule
     if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
@@ -94,8 +94,6 @@ def _survey(options: Namespace, facts: dict[str, Any]) -> None:
         data = FolderDataModule(options.data, **given)
     files = data.files()
     facts |= survey(data.images_root, files, data.bands) | {"layout": data.layout}
-    if data.group is not None:
-        facts["groups"] = len({file.group for file in files})
     images = sum(file.split == "train" for file in files)
     if images < data.batch_size:
         given["batch_size"] = max(1, images // 2)
@@ -133,8 +131,6 @@ def survey_table(survey: dict[str, Any]) -> str:
         lines.append(_row(key, text or "none"))
     unreadable = [f"{entry['file']!r} ({entry['reason']})" for entry in survey["unreadable"]]
     lines += _list_rows("unreadable", unreadable)
-    if "groups" in survey:
-        lines.append(_row("groups", f"{survey['groups']:,}, each in one split"))
     for kind in ("classes", "splits"):
         groups = [group["files"] for group in survey["duplicates"] if group[f"across_{kind}"]]
         duplicates = [

@@ -23,7 +23,7 @@ def parser() -> CommandParser:
         "--output",
         type=str,
         required=True,
-        help="A file, .onnx for ONNX Runtime and others, .pt2 for torch alone; or a FOLDER/.",
+        help="A file, .onnx for ONNX Runtime and others or .pt2 for torch alone, or FOLDER/ for timm.",
     )
     parser.add_argument(
         "--images",

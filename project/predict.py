@@ -34,7 +34,7 @@ def parser() -> CommandParser:
     )
     parser.add_argument(
         "--output",
-        type=Path_fc | None,
+        type=Path_fc,
         help="A CSV file; by default the rows go to standard output.",
     )
     parser.add_argument(
@@ -58,11 +58,13 @@ def parser() -> CommandParser:
     )
     parser.add_argument(
         "--embeddings",
-        type=Path_fc | None,
+        type=Path_fc,
         help="A .npy file for the features before the head, a row for each of --output.",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="Skip files that have a row in --output, and append."
+        "--resume",
+        action="store_true",
+        help="Skip files that have a row in --output, and append; without --embeddings.",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="Replace a file that is there already."

@@ -19,7 +19,7 @@ def parser() -> CommandParser:
     )
     parser.add_argument("run", type=str, help="The run's folder, as in runs/NAME.")
     parser.add_argument(
-        "--output", type=Path_fc | None, help="The page, by default report.html in the run."
+        "--output", type=Path_fc, help="The page, by default report.html in the run."
     )
     parser.add_argument(
         "--root",

@@ -226,7 +226,7 @@ def test_ctrl_c_keeps_the_rows(checkpoint, photos, workplace):
     "options message",
     (["--output=no/folder.csv"], "parent directory does not exist"),
     (["--resume"], "--resume needs --output"),
-    (["--resume", "--output=a.csv", "--embeddings=a.npy"], "no --embeddings"),
+    (["--resume", "--output=a.csv", "--embeddings=a.npy"], "it cannot continue --embeddings"),
     (["--flips"], "there are no images in"),
 )
 def test_a_mistake_is_one_line(checkpoint, workplace, options, message, capsys):

@@ -205,14 +205,14 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
         train_size: PositiveInt = 800,
         val_size: PositiveInt = 400,
         test_size: PositiveInt = 800,
-        image_size: int | None = None,
+        image_size: PositiveInt | None = None,
         batch_size: PositiveInt = 32,
         crop_padding: NonNegativeInt = 2,
         **kwargs: Any,
     ) -> None:
         super().__init__(batch_size=batch_size, crop_padding=crop_padding, **kwargs)
         self.sizes = {"train": train_size, "val": val_size, "test": test_size}
-        self.image_size = 32 if image_size is None else image_size
+        self.image_size = int(image_size or 32)
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -78,7 +78,7 @@ def _from_folder(folder: Path) -> Pretrained:
     def preprocessing() -> Preprocessing:
         try:
             return from_timm(json.loads((folder / "config.json").read_text())["pretrained_cfg"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
 
     read = partial(ClassifierModule.read_weights, folder / "model.safetensors")

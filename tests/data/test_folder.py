@@ -63,6 +63,11 @@ def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
     ({".": 5}, "has no class folders with images; .* --data.label_from"),
     ({"train": 5, "val": 5}, "train and val .* look like splits, not classes; call .* 'train'"),
     ({"val/a": 5, "test/a": 5}, "test and val .* look like splits"),
+    (
+        {"train/test/a": 5, "train/train/a": 5, "train/train/b": 5},
+        "test and train of .*train' look",
+    ),
+    ({"ds/train/a": 5, "ds/val/a": 5, "other": 5}, "ds/train and ds/val of .* look like splits"),
     ({"Training/a": 5, "train/a": 5}, "Training and train both mean train"),
     ({"train/a": 5, "train/b": 5, "held_out/a": 2}, "held_out' has images, but is no split"),
     ({"train/a": 5, "train/b": 5, "held_out": 2}, "held_out' has images, but is no split"),

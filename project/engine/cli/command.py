@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -43,9 +44,10 @@ FOLLOWS = {
 
 
 class ExactTrainer(Trainer):
-    """Takes 1 as one batch and 1.0 as all of them; Lightning's annotations make both all of them.
+    """Lightning's Trainer, to which a limit of 1 is one batch, and 1.0 is all of them.
 
-    Under torchrun and srun, devices and nodes are by default those that these have started.
+    By Lightning's own annotations, both would be all of them. Under torchrun and srun, devices and
+    nodes are by default those that these have started.
 
     Args:
         devices: A number of devices, a list of their numbers, or ``auto``.
@@ -79,18 +81,21 @@ class ExactTrainer(Trainer):
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             started = ("SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS")
         tasks, nodes, processes = (int(os.environ.get(name) or 0) for name in started)
-        super().__init__(
-            devices=tasks or devices if devices == "auto" else devices,
-            num_nodes=num_nodes or nodes or 1,
-            accumulate_grad_batches=accumulate_grad_batches,
-            callbacks=callbacks,
-            limit_train_batches=limit_train_batches,
-            limit_val_batches=limit_val_batches,
-            limit_test_batches=limit_test_batches,
-            limit_predict_batches=limit_predict_batches,
-            overfit_batches=overfit_batches,
-            **kwargs,
-        )
+        try:
+            super().__init__(
+                devices=tasks or devices if devices == "auto" else devices,
+                num_nodes=num_nodes or nodes or 1,
+                accumulate_grad_batches=accumulate_grad_batches,
+                callbacks=callbacks,
+                limit_train_batches=limit_train_batches,
+                limit_val_batches=limit_val_batches,
+                limit_test_batches=limit_test_batches,
+                limit_predict_batches=limit_predict_batches,
+                overfit_batches=overfit_batches,
+                **kwargs,
+            )
+        except (TypeError, ValueError, MisconfigurationException) as error:
+            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
         wanted = self.num_devices * self.num_nodes
         if processes not in (0, wanted):  # each would train alone, or wait for others
             raise UserError(
@@ -234,12 +239,16 @@ class Command(LightningCLI):
 
     def short_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help``: the options that most people need."""
-        modules = ", ".join(cls.__name__ for cls in candidates(self.data_class))
+        engine = __name__.partition(".cli")[0]
+        modules = [cls for cls in candidates(self.data_class) if engine not in cls.__module__]
+        names = ", ".join(cls.__name__ for cls in modules)
         titles = {
             "": "command",
             "trainer": "trainer, the options used most",
             "callbacks": "callbacks; false switches one off",
-            "data": textwrap.fill(f"data; --data takes a folder, or {modules}", 100),
+            "data": textwrap.fill(
+                f"data; --data takes a folder, a table, hf:NAME, or {names}", 100
+            ),
             "model": "model; --model takes a class of your own",
         }
         sections: dict[str, list[Action]] = {title: [] for title in titles.values()}

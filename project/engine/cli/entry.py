@@ -41,9 +41,8 @@ _LIBRARIES = (
         "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size",
     ),
     ("UnicodeEncodeError", "surrogates not allowed", "the name of a file is not UTF-8; rename it"),
-    ("MisconfigurationException", "", None),
+    ("MisconfigurationException", "^(?!You can't `self)", None),  # which is a bug
     ("RuntimeError", "Early stopping conditioned on", None),
-    ("ValueError", "invalid accelerator name", None),
 )
 """Errors of torch and Lightning about the machine or the options: type, pattern, description.
 
@@ -135,7 +134,9 @@ def describe_error(error: BaseException | None) -> str | None:
         if (text := _description(error)) is not None:
             return text
         context = None if error.__suppress_context__ else error.__context__
-        # a handled error is the cause only if closing a file failed after writing had
+        # torch raises a RuntimeError while it handles that of a full disk; so may closing a file
+        if not isinstance(error, OSError | RuntimeError):
+            context = None
         error = error.__cause__ or (context if isinstance(context, UserError | OSError) else None)
     return None
 

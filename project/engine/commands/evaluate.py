@@ -77,12 +77,12 @@ class EvaluateCommand(Command):
         )
         option(
             "--output",
-            type=Path_fc | None,
+            type=Path_fc,
             help="A JSON file for the metrics, by default beside the checkpoint.",
         )
         option(
             "--output_predictions",
-            type=Path_fc | None,
+            type=Path_fc,
             help="A CSV file for the predictions of each image, by default none.",
         )
         parser.link_arguments("checkpoint", "model.ckpt_path")

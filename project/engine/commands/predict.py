@@ -65,7 +65,9 @@ def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -
         return 0
     output = options.output
     if options.resume and (output is None or options.embeddings is not None):
-        raise UserError("--resume needs --output, whose rows it continues, and no --embeddings")
+        raise UserError(
+            "--resume needs --output, whose rows it continues; it cannot continue --embeddings"
+        )
     require_new("--output", output, options.overwrite or options.resume)
     require_new("--embeddings", options.embeddings, options.overwrite)
     paths = _listed(options, model)

@@ -179,9 +179,11 @@ class ImageFilesDataModule(ResizedDataModule):
         for split in splits:
             if empty := [name for name in names if (split, spelt(name)) not in classes]:
                 notes.append(f"no {split} images of {listed(empty, 3)}")
-        self.layout = "; ".join(notes)
         if self.group is not None:
             _require_whole_groups(files)
+            count = len({file.group for file in files})
+            notes.append(f"{count:,} groups, each in one split")
+        self.layout = "; ".join(notes)
         if self.folds is not None and "test" in splits:
             raise UserError(
                 f"--data.folds cuts a test set in each fold, but '{self.source}' has one already"

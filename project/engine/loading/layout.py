@@ -96,8 +96,10 @@ def list_folder(
     folders = {path[: path.rfind(os.sep) + 1] for path in paths}
     top = _enter(folders, "", known)
     by_path = label_from is not None
-    names = _find_splits(root, folders, top, bool(known), by_path) or {"train": ""}
+    names = _find_splits(root, folders, top, by_path)
     roots = {split: _enter(folders, top + name, known) for split, name in names.items()}
+    if not (known or by_path):
+        _require_no_splits(root, folders, roots["train"], len(names["train"]) > 0)
     files, loose = _classified(root, paths, roots, label_from, group)
     _require_images(root / roots["train"], files, left_out, bool(known) or by_path)
     source = f"the folders of {root.absolute().name}/{roots['train']}"
@@ -146,10 +148,8 @@ def _classified(
     return files, loose
 
 
-def _find_splits(
-    root: Path, folders: Collection[str], top: str, are_classes: bool, by_path: bool
-) -> dict[str, str]:
-    """Finds the folders of splits in ``top``, such as ``train/``; nothing if these are classes.
+def _find_splits(root: Path, folders: Collection[str], top: str, by_path: bool) -> dict[str, str]:
+    """Finds the folders of splits in ``top``, such as ``train/``; if it has classes, ``top`` itself.
 
     If classes are found ``by_path``, a split needs no folders.
     """
@@ -158,9 +158,7 @@ def _find_splits(
     if not (by_path or _subfolders(folders, f"{top}{names.get('train')}{os.sep}")):
         names = {}  # a class may be called train
     if "train" not in names:
-        if not (are_classes or by_path):
-            _require_no_splits(root, folders, top)
-        return {}
+        return {"train": ""}
     for name in inside:
         if name not in names.values():
             raise UserError(
@@ -224,19 +222,26 @@ def _require_images(
             )
 
 
-def _require_no_splits(root: Path, folders: Collection[str], top: str) -> None:
-    """Refuses classes that look like splits, by their names or as they hold the same folders."""
-    classes = _subfolders(folders, top)
+def _require_no_splits(root: Path, folders: Collection[str], place: str, are_split: bool) -> None:
+    """Refuses classes that look like splits, by their names or as they hold the same folders.
+
+    If they ``are_split`` already, they may hold the same folders. None may hold splits.
+    """
+    classes = _subfolders(folders, place)
     alike = defaultdict[tuple[str, ...], list[str]](list)
+    nested = []
     for name in classes:
-        if f"{top}{name}{os.sep}" not in folders:
-            alike[*_subfolders(folders, f"{top}{name}{os.sep}")].append(name)
-    several = (names for inside, names in alike.items() if len(inside) > 1 and len(names) > 1)
-    repeated = next(several, [])
+        inside = _subfolders(folders, f"{place}{name}{os.sep}")
+        splits = split_names(inside)
+        if len(splits) > 1:
+            nested += [f"{name}/{split}" for split in splits.values()]
+        if len(inside) > 1 and not are_split and f"{place}{name}{os.sep}" not in folders:
+            alike[*inside].append(name)
+    repeated = next((names for names in alike.values() if len(names) > 1), nested)
     if repeated or len(split_names(classes)) > 1:
         raise UserError(
             f"--data.root: the folders {listed(repeated or classes, 5)} of"
-            f" '{printable(root / top)}' look like splits, not classes; call that of the training"
+            f" '{printable(root / place)}' look like splits, not classes; call that of the training"
             " images 'train', with a folder for each class inside, and others 'val' and 'test'"
             + (", or say what the classes are with --data.class_names" if repeated else "")
         )

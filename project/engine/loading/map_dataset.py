@@ -3,6 +3,7 @@
 import copy
 import operator
 from collections.abc import Callable, Sized
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -285,13 +286,14 @@ def labels_of(dataset: Any) -> Tensor | None:
     """The labels of a dataset, int64 (N,); None where they cannot be had without loading images."""
     if isinstance(dataset, Subset):
         labels = labels_of(dataset.dataset)
-        return None if labels is None else labels[torch.tensor(dataset.indices)]
+        return None if labels is None else labels[torch.tensor(dataset.indices, dtype=torch.int64)]
     if getattr(dataset, "target_transform", None) is not None:  # the list has other labels
         return None
     for name in _LABEL_LISTS:
-        listing = np.asarray(getattr(dataset, name, None))
-        if listing.dtype.kind in "iu" and listing.shape == (len(dataset),):
-            return torch.from_numpy(listing.astype(np.int64))
+        with suppress(ValueError):  # lists of several lengths, as of several labels
+            listing = np.asarray(getattr(dataset, name, None))
+            if listing.dtype.kind in "iu" and listing.shape == (len(dataset),):
+                return torch.from_numpy(listing.astype(np.int64))
     return None
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from jsonargparse.typing import OpenUnitInterval
+from jsonargparse.typing import OpenUnitInterval, PositiveInt
 
 from ..errors import require
-from ..preprocessing import Fit, Interpolation, Preprocessing
+from ..preprocessing import Fit, Interpolation, Preprocessing, is_preprocessing
 from .data_module import ImageDataModule
 from .splits import hashed_split
 
@@ -38,9 +38,9 @@ class ResizedDataModule(ImageDataModule):
 
     def __init__(
         self,
-        image_size: int | None = None,
+        image_size: PositiveInt | None = None,
         fit: Fit | None = None,
-        resize: int | None = None,
+        resize: PositiveInt | None = None,
         interpolation: Interpolation | None = None,
         crop_scale: tuple[float, float] | None = (0.08, 1.0),
         val_fraction: OpenUnitInterval = 0.1,
@@ -48,8 +48,8 @@ class ResizedDataModule(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.image_size = 224 if image_size is None else image_size
-        self.resize = self.image_size * 8 // 7 if resize is None else resize
+        self.image_size = int(image_size or 224)
+        self.resize = int(resize or self.image_size * 8 // 7)
         require(
             self.resize >= self.image_size,
             "--data.resize",
@@ -78,7 +78,7 @@ class ResizedDataModule(ImageDataModule):
     @property
     def preprocessing(self) -> Preprocessing:
         """The options above, with ImageNet's statistics unless others are given."""
-        return {
+        steps: Preprocessing = {
             "resize": self.resize if self.fit == "crop" else self.image_size,
             "crop": self.image_size,
             "fit": self.fit,
@@ -86,6 +86,11 @@ class ResizedDataModule(ImageDataModule):
             "mean": self.mean or IMAGENET_MEAN,
             "std": self.std or IMAGENET_STD,
         }
+        sound = is_preprocessing({"bits": 8, **steps})  # with any number of channels
+        require(
+            sound, "--data", steps, "sizes of 1 to 4096 pixels, and finite means and deviations"
+        )
+        return steps
 
     def hashed_split(self, names: Iterable[str]) -> dict[str, list[int]]:
         """Cuts files with these names into splits by hashes of the names; returns positions."""

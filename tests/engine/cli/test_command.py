@@ -33,15 +33,22 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 @cases(
-    "first suppressed line",
-    (ModuleNotFoundError("No module named 'shiny'", name="shiny"), False, None),
-    (FULL, True, None),
-    (FULL, False, "[Errno 28] No space left on device; make room, or write elsewhere"),
-    (UserError("wrong path"), True, None),
-    (UserError("wrong path"), False, "wrong path"),
+    "kind first suppressed line",
+    (RuntimeError, ModuleNotFoundError("No module named 'shiny'", name="shiny"), False, None),
+    (RuntimeError, FULL, True, None),
+    (
+        RuntimeError,
+        FULL,
+        False,
+        "[Errno 28] No space left on device; make room, or write elsewhere",
+    ),
+    (KeyError, FULL, False, None),  # the bug of a handler
+    (OSError, UserError("wrong path"), True, None),
+    (OSError, UserError("wrong path"), False, "wrong path"),
+    (KeyError, UserError("wrong path"), False, None),
 )
-def test_only_a_reason_that_python_shows_explains_an_error(first, suppressed, line):
-    bug = KeyError("bug")  # raised while the first was handled, with ``from None`` or without
+def test_only_a_reason_that_python_shows_explains_an_error(kind, first, suppressed, line):
+    bug = kind("bug")  # raised while the first was handled, with ``from None`` or without
     bug.__context__, bug.__suppress_context__ = first, suppressed
     assert explain(bug) == line
 
@@ -202,6 +209,10 @@ extra -> unrecognized arguments: extra
 --seed_everything=-1 -> "seed": Not of type NonNegativeInt
 --trainer.strategy=ddp_spawn -> forked or spawned processes cannot hand their metrics back; use ddp
 --trainer.accelerator=gpuu -> gpuu
+--trainer.strategy=foo -> --trainer: You selected an invalid strategy name
+--trainer.devices=-3 -> --trainer:
+--trainer.barebones=true -> --trainer:
+--data.image_size=-5 -> Not of type PositiveInt
 --data.batch_size=4000 -> --data.batch_size must be at most
 --data=broken --data.image_size=16 --data.batch_size=2 -> cannot be read as images
 --trainer.logger=WandbLogger -> Requirement 'wandb
