@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,3 +181,13 @@ def test_the_figures_of_a_run_reach_its_logger(package, workplace, monkeypatch):
         (folder,) = Path("runs/run/wandb").glob("offline-run-*/files/media/images")
     images = [str(path.relative_to(folder)) for path in folder.rglob("*.png")]
     assert {tag for tag in FIGURES for name in images if tag in name} == FIGURES, images
+
+
+def test_the_first_steps_say_once_how_long_training_will_take(workplace, monkeypatch, capsys):
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[-1])
+    monkeypatch.setattr("project.callbacks.curves.time", clock)
+    tick = LambdaCallback(on_train_batch_start=lambda *_: now.append(now[-1] + 2))
+    small("--trainer.max_epochs=10", callbacks=[tick])
+    said = re.findall("training will take about (.*) \\(", capsys.readouterr().err)
+    assert said == ["0:00:58"]  # 40 steps without the first 11, of 2 seconds each
