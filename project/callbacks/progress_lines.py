@@ -36,6 +36,10 @@ class ProgressLines(ProgressBar):
         """Stops writing; Lightning calls it in all processes but the first."""
         self.is_enabled = False
 
+    def enable(self) -> None:
+        """Writes again; Lightning calls it after a search for a learning rate or batch size."""
+        self.is_enabled = True
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
         self._started = self._written = self._clock()

@@ -100,8 +100,8 @@ def reopen_epoch(checkpoint: dict[str, Any]) -> None:
     progress = checkpoint["loops"]["fit_loop"]
     epochs = progress["epoch_progress"]
     batches = progress["epoch_loop.batch_progress"]
-    if epochs["current"]["processed"] < epochs["current"]["started"]:
-        return  # it is one already
+    if epochs["current"]["processed"] < max(1, epochs["current"]["started"]):
+        return  # it is one already, or training has not begun
     batches["total"]["ready"] += 1
     if batches["is_last_batch"]:
         batches.update(current=dict.fromkeys(batches["current"], 0), is_last_batch=False)

@@ -81,6 +81,10 @@ class Bookkeeping(Callback):
         every = math.ceil(min(self._log_every, steps))
         trainer.log_every_n_steps = every  # type: ignore[attr-defined]
 
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Restores the trainer's own interval of logging."""
+        trainer.log_every_n_steps = self._log_every  # type: ignore[attr-defined]
+
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: Any, optimizer: Optimizer
     ) -> None:
@@ -121,9 +125,16 @@ class Bookkeeping(Callback):
 
         DDP does not within a step of several batches, or if the user has it leave this out.
         """
+        pl_module.restart("val")
+        pl_module.collected = []
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             for buffer in wrapper.buffers():  # Lightning's broadcast is of objects
                 distributed.broadcast(buffer, 0)
+
+    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Forgets an earlier test that was stopped."""
+        pl_module.restart("test")
+        pl_module.collected = []
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Logs the metrics of the validation set."""

@@ -254,12 +254,15 @@ class ClassifierModule(LightningModule):
         """
         if split not in self.measured:
             return None
-        self.measured.remove(split)
-        metrics = self.metrics_of(split)
-        results = {name: _plain(value) for name, value in metrics.compute().items()}
+        metrics = self.metrics_of(split).compute()
+        self.restart(split)
+        return {name: _plain(value) for name, value in metrics.items()}
+
+    def restart(self, split: Split) -> None:
+        """Forgets what was measured of a set, also by an evaluation that did not reach its end."""
+        self.measured.discard(split)
         with torch.inference_mode(False):  # else training could not change the new states in place
-            metrics.reset()
-        return results
+            self.metrics_of(split).reset()
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
         """Adds the callback that logs metrics and resumes runs, once."""
