@@ -19,6 +19,7 @@ from ..errors import UserError, note, require
 from ..loading.files import prepare
 from ..loading.scan import image_paths
 from ..preprocessing import Preprocessing, bands_of, empty_images
+from ..run.files import require_new
 from ..training.module import ClassifierModule
 
 Classify = Callable[[Tensor], Tensor]
@@ -54,9 +55,8 @@ def export_model(
     if ending not in formats:
         raise UserError(f"--output must end in {' or '.join(formats)}, got '{path}'")
     require(path.parent.is_dir(), "--output", path, "in a folder that is there")
-    is_there = any(path.iterdir()) if path.is_dir() else path.exists()
-    if is_there and not options.overwrite:
-        raise UserError(f"--output: '{path}' is there already; --overwrite replaces it")
+    is_empty = path.is_dir() and not any(path.iterdir())
+    require_new("--output", path, options.overwrite or is_empty)
     write, load = formats[ending]
     about = model.preprocessing
     images = _images_of(options.images, about) if options.images else generated_images(about)

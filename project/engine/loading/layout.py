@@ -228,10 +228,12 @@ def _require_no_splits(root: Path, folders: Collection[str], place: str, are_spl
     If they ``are_split`` already, they may hold the same folders. None may hold splits.
     """
     classes = _subfolders(folders, place)
+    depth = place.count(os.sep) + 1
+    below = {folder for folder in folders if folder.count(os.sep) > depth}  # of flat classes none
     alike = defaultdict[tuple[str, ...], list[str]](list)
     nested = []
     for name in classes:
-        inside = _subfolders(folders, f"{place}{name}{os.sep}")
+        inside = _subfolders(below, f"{place}{name}{os.sep}")
         splits = split_names(inside)
         if len(splits) > 1:
             nested += [f"{name}/{split}" for split in splits.values()]

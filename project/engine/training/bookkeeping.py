@@ -126,7 +126,6 @@ class Bookkeeping(Callback):
         DDP does not within a step of several batches, or if the user has it leave this out.
         """
         pl_module.restart("val")
-        pl_module.collected = []
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             for buffer in wrapper.buffers():  # Lightning's broadcast is of objects
                 distributed.broadcast(buffer, 0)
@@ -134,7 +133,6 @@ class Bookkeeping(Callback):
     def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Forgets an earlier test that was stopped."""
         pl_module.restart("test")
-        pl_module.collected = []
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Logs the metrics of the validation set."""
@@ -145,10 +143,9 @@ class Bookkeeping(Callback):
         self._log(trainer, pl_module, "test")
 
     def _log(self, trainer: Trainer, model: Any, split: str) -> None:
-        results = model.conclude(split)
         if not model.is_fitting:
             model.predictions = gathered(trainer, model.collected)
-            model.collected = []
+        results = model.conclude(split)
         if results is None or trainer.sanity_checking:
             return
         thresholds = results.pop("thresholds", None)

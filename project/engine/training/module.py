@@ -261,6 +261,7 @@ class ClassifierModule(LightningModule):
     def restart(self, split: Split) -> None:
         """Forgets what was measured of a set, also by an evaluation that did not reach its end."""
         self.measured.discard(split)
+        self.collected = []
         with torch.inference_mode(False):  # else training could not change the new states in place
             self.metrics_of(split).reset()
 
