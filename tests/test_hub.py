@@ -133,3 +133,12 @@ def test_the_card_has_the_metrics_of_the_runs_test_by_class(tiny_run):
     for row, rates in zip(rows[1:], class_rates(test)[1:], strict=True):
         assert row[3] == f"{rates['f1']:.4f}"
     assert str(tiny_run) not in card
+
+
+def test_a_name_in_a_card_controls_no_terminal(tiny_run):
+    path = tiny_run / "checkpoints" / "best.ckpt"
+    model = ImageClassifier.load_from_checkpoint(path)
+    model.class_names = ["\x1b[2Jrose", *model.class_names[1:]]
+    card = model_card(model, str(path))
+    assert r"\x1b[2Jrose" in card
+    assert "\x1b" not in card

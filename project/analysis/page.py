@@ -76,7 +76,7 @@ def model_card(model: ImageClassifier, checkpoint: str) -> str:
     split, metrics = _newest_metrics(Path(checkpoint).absolute(), model.about)
     names = [" ".join(name.split()).replace("|", "\\|") for name in model.class_names]
     per_class = class_rates(metrics) if metrics else [{}]
-    return _template("model_card.md").render(
+    card = _template("model_card.md").render(
         model=model,
         about=model.about,
         images=model.about.get("images") or {},
@@ -87,6 +87,8 @@ def model_card(model: ImageClassifier, checkpoint: str) -> str:
         rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
         classes=list(zip(names, per_class, strict=False)),
     )
+    # a name may hold characters that control a terminal
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in card)
 
 
 def _newest_metrics(checkpoint: Path, about: Mapping[str, Any]) -> tuple[str, Metrics]:
