@@ -48,6 +48,7 @@ def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_th
     require_same_end(Path("runs/run"), outcome(Path("whole/run")))
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "RMSprop", "examples.recipes.muon.Muon"])
 def test_a_step_does_not_wait_for_the_gpu_and_one_that_is_not_finite_reaches_no_weights(
     workplace, capsys, optimizer

@@ -102,3 +102,14 @@ def test_the_head_learns_alone_at_first_then_all_layers_by_the_cosine():
     # each rate is set for the step after
     rates = [(0.0, 1.0)] * 9 + [(factor / 2, factor) for factor in cosine(10, 0)]
     assert seen == [pytest.approx([step > 9, True, *rate]) for step, rate in enumerate(rates)]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler looks at modules' deprecated names
+def test_a_compiled_network_has_a_finite_gradient_in_bfloat16():
+    network = Airbench(10, (8, 8, 8)).to(memory_format=torch.channels_last)
+    images = torch.randn(16, 3, 32, 32).to(memory_format=torch.channels_last)
+    network.compile()
+    with torch.autocast("cpu", torch.bfloat16):
+        network(images).sum().backward()
+    assert all(p.grad.isfinite().all() for p in network.parameters() if p.requires_grad)

@@ -10,6 +10,8 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from project.model.small_networks import global_max_pool
+
 _EPS = 5e-4  # limits the gain of directions in which patches hardly differ
 
 
@@ -35,7 +37,7 @@ class Airbench(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns logits, a ninth of the head's, which keeps them small at the start."""
         x = self.layer3(self.layer2(self.layer1(self.stem(x))))
-        logits: Tensor = self.fc(x.amax((2, 3))) / 9
+        logits: Tensor = self.fc(global_max_pool(x)) / 9
         return logits
 
 
