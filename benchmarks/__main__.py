@@ -20,6 +20,7 @@ from lightning.pytorch import Callback
 from benchmarks.loading import loading_variants
 from benchmarks.loops import OURS, PLAIN, planned, variants
 from benchmarks.timing import Measure, in_turns, ratios, spread
+from project.engine.cli.entry import quiet_libraries
 from project.engine.hardware import best_precision, tune_malloc, usable_cores
 
 _TINY = ["--data.train_size=64", "--data.val_size=64", "--data.test_size=64", "--trainer.devices=1"]
@@ -122,6 +123,7 @@ def main(args: list[str] | None = None) -> None:
     """Measures, prints, and writes the file."""
     options = parser().parse_args(args)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    quiet_libraries()
     tune_malloc()  # a setting of the process, so that all variants have it
     found: dict[str, dict[str, list[float]]] = {}
     print(machine(), flush=True)

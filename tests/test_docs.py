@@ -290,3 +290,15 @@ def test_recipes_add_up():
     ours = ["RandAugment", "RandomErasing", "MixUp", "CutMix", "EMAWeightAveraging", "AdamW"]
     assert classes == ours
     assert (model.arch, data.batch_size, data.cutout) == ("resnet9_slim", 256, 8)
+
+
+def test_configs_that_the_makefile_scripts_and_launchers_name_are_there():
+    places = (
+        ROOT / "Makefile",
+        *(ROOT / "scripts").iterdir(),
+        *(ROOT / "examples/launch").iterdir(),
+    )
+    text = "".join(path.read_text() for path in places if path.is_file())
+    names = {*re.findall(r"(?:configs|examples)/[\w/]+\.yaml", text)}
+    assert names
+    assert {name for name in names if not (ROOT / name).is_file()} == set()
