@@ -189,18 +189,13 @@ def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_fro
 
 
 class Best:
-    """A type that cannot be loaded safely."""
+    """A type that cannot be read safely."""
 
 
-def test_a_file_of_other_types_is_named_with_the_line_that_converts_it(tmp_path, monkeypatch):
-    weights = Wrapped(7).state_dict()
-    torch.save({"model": weights, "best": Best()}, file := tmp_path / "script.pth")
-    with pytest.raises(UserError, match=rf"contains {__name__}\.Best, which cannot be") as caught:
+def test_a_type_that_cannot_be_read_safely_is_named(tmp_path):
+    torch.save({"model": Wrapped(7).state_dict(), "best": Best()}, file := tmp_path / "script.pth")
+    with pytest.raises(UserError, match=rf"cannot be read safely: it contains {__name__}\.Best$"):
         read_weights(file)
-    monkeypatch.chdir(tmp_path)
-    exec(str(caught.value).split('python -c "')[1].removesuffix('"'), {})
-    converted = read_weights("weights.pth").tensors
-    assert all(torch.equal(value, weights[name]) for name, value in converted.items())
 
 
 @cases(

@@ -6,19 +6,18 @@ and the metrics it had reached. All of it is plain data, so that ``torch.load(..
 weights_only=True)`` reads the whole file.
 """
 
+import re
 import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
-from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+from torch.serialization import safe_globals
 
 from ..errors import UserError, first_sentence, listed, printable
 from ..preprocessing import Preprocessing, is_preprocessing
@@ -91,15 +90,14 @@ def read_newest(
     paths: Sequence[Path], note: Callable[[str], None]
 ) -> tuple[Path | None, Checkpoint]:
     """Reads the first of some checkpoints, the newest first, that is not damaged, if any."""
-    if not paths:
-        return None, {}
-    *newer, oldest = paths
-    for path in newer:
+    for path in paths:
         try:
             return path, read_checkpoint(path)
         except UserError as error:
+            if path == paths[-1]:
+                raise
             note(f"{error}; looking for the one before it")
-    return oldest, read_checkpoint(oldest)
+    return None, {}
 
 
 class Weights(NamedTuple):
@@ -159,9 +157,9 @@ def _read(path: str | Path) -> Any:
         with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises all kinds
-        advice = _conversion(path) if isinstance(error, UnpicklingError) else None
-        reason = f"is damaged or cannot be read safely ({first_sentence(error)})"
-        raise UserError(f"'{path}' {advice or reason}") from error
+        unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
+        why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
+        raise UserError(f"'{path}' is damaged or cannot be read safely: {why}") from error
 
 
 def _check_parts(path: str | Path) -> None:
@@ -173,25 +171,6 @@ def _check_parts(path: str | Path) -> None:
                 raise ValueError("a part is marked as a folder")  # torch would read nothing
         if damaged := archive.testzip():
             raise ValueError(f"the checksum of {damaged} is wrong")
-
-
-def _conversion(path: str | Path) -> str | None:
-    """Names types that cannot be loaded safely, with the line of Python that saves the weights."""
-    names: list[str] = []
-    with suppress(Exception):  # a damaged file raises all kinds
-        names = sorted(get_unsafe_globals_in_checkpoint(path))
-    if not names:
-        return None
-    weights = f"torch.load('{path}', weights_only=False)"
-    if any(name.startswith("torch.nn.modules.") for name in names):  # a whole network
-        weights += ".state_dict()"
-    else:
-        tensors = "isinstance(v, dict) and all(map(torch.is_tensor, v.values()))"
-        weights = f"{{k: v for k, v in {weights}.items() if {tensors}}}"
-    return (
-        f"contains {', '.join(names[:3])}, which cannot be loaded safely; if you trust the file,"
-        f" convert it: python -c \"import torch; torch.save({weights}, 'weights.pth')\""
-    )
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
