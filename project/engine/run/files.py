@@ -119,19 +119,12 @@ def _fetch(url: str, path: Path, download: Callable[[], None]) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases, which can multiply."""
+    """Reads numbers such as 1e-3 as YAML 1.2 does."""
 
-    yaml_implicit_resolvers = {  # numbers such as 1e-3, as in YAML 1.2
+    yaml_implicit_resolvers = {
         first: [*resolvers, ("tag:yaml.org,2002:float", _EXPONENT)]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            problem = "aliases are not supported; write the value out"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
-        node: yaml.Node | None = super().compose_node(parent, index)
-        return node
 
 
 def read_yaml(text: str, name: str) -> object:

@@ -249,7 +249,6 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
         b"trainer: !!python/object/apply:os.system [exit]",
         "c.yaml, line 1: could not determine a constructor",
     ),
-    (b"a: &a [x]\nb: [*a, *a]", "c.yaml, line 2: aliases are not supported"),
     (b"[" * 5000, "c.yaml cannot be read: maximum recursion depth"),
     (b"hello", "expected 'option: value', got 'hello'"),
 )
