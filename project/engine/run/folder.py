@@ -19,7 +19,6 @@ CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
 
-_LONGEST_NAME = 255  # bytes, on Linux and macOS
 _DECISIVE = ("model", "data", "seed_everything", "monitor", "mode")
 _MAY_CHANGE = ("model.weights", "model.compile")
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
@@ -30,11 +29,7 @@ class RunFolder:
 
     def __init__(self, root: str | Path, name: str) -> None:
         is_plain = name not in ("", "..") and Path(name).name == name and name.isprintable()
-        if not is_plain or len(name.encode()) > _LONGEST_NAME:
-            raise UserError(
-                f"--name '{printable(name)}' must be the name of one folder, without '/', of at most"
-                f" {_LONGEST_NAME} bytes"
-            )
+        require(is_plain, "--name", printable(name), "the name of one folder, without '/'")
         is_local = "://" not in str(root)
         require(is_local, "--trainer.default_root_dir", root, "a folder of this machine")
         self.path = Path(root) / name
@@ -137,14 +132,11 @@ def read_metrics(run: str | Path) -> dict[str, Any]:
     Raises:
         UserError: The run is not finished, or its ``metrics.json`` is damaged.
     """
-    path = Path(run) / "metrics.json"
-    if not path.is_file():
-        raise UserError(f"'{run}' is no finished run: it has no metrics.json")
-    with suppress(ValueError, RecursionError):
-        metrics = json.loads(path.read_text())
+    with suppress(OSError, ValueError, RecursionError):
+        metrics = json.loads((Path(run) / "metrics.json").read_text())
         if isinstance(metrics, dict) and isinstance(metrics.get("test"), dict):
             return metrics
-    raise UserError(f"'{path}' is damaged: it does not hold the metrics of a run")
+    raise UserError(f"'{run}' is no finished run: it has no metrics.json, or a damaged one")
 
 
 def derived_name(data: str, arch: str | None) -> str:

@@ -24,7 +24,7 @@ def run(tmp_path):
     return RunFolder(tmp_path / "runs", "first try")
 
 
-@cases("name", "", ".", "..", "a/b", "/tmp", "../a", "a/..", "a\nb", "\udcff", "é" * 128)
+@cases("name", "", ".", "..", "a/b", "/tmp", "../a", "a/..", "a\nb", "\udcff")
 def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
     with pytest.raises(UserError, match=r"--name .*must be the name of one folder"):
         RunFolder(tmp_path, name)
