@@ -7,7 +7,6 @@ from pkgutil import resolve_name
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
-from torch.utils.tensorboard.summary import hparams
 
 from ..upstream import is_accumulating
 
@@ -86,8 +85,4 @@ def log_settings(trainer: Trainer, options: Namespace) -> None:
         if name.startswith(("model.", "data.", "trainer.")) and value is not None
     }
     for logger in trainer.loggers if trainer.is_global_zero else []:
-        if isinstance(logger, TensorBoardLogger):  # Lightning's method would log a metric as well
-            _, start, _ = hparams(plain, {})  # type: ignore[no-untyped-call]
-            logger.experiment.file_writer.add_summary(start)
-        else:
-            logger.log_hyperparams(plain)
+        logger.log_hyperparams(plain)
