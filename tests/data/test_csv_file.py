@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 import pytest
 
-from project.data import CSVDataModule, FolderDataModule
+from project.data import CSVDataModule
 from project.engine.errors import UserError
 from tests.conftest import cases
 from tests.data.stubs import write_parquet
@@ -265,16 +265,6 @@ def test_options_that_fit_no_column_or_path_are_named(root):
             UserError, match=f"there is no file '{other}'|cannot be read as a table"
         ):
             module(other).files()
-
-
-def test_a_folder_without_classes_names_the_command_that_reads_its_table(root):
-    write(root / "train.csv", rows_of(root))
-    write(root / "sample_submission.csv", rows_of(root))
-    (root / "daisy").rename(root / "train_images")
-    (root / "rose").rename(root / "test_images")
-    with pytest.raises(UserError, match=r"or did you mean python -m project\.fit --data ") as error:
-        FolderDataModule(str(root)).files()
-    assert str(error.value).endswith(f"--data {root / 'train.csv'}")
 
 
 def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(root):
