@@ -2,10 +2,8 @@
 
 import atexit
 import copy
-import multiprocessing.util
-import os
+import multiprocessing
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -16,8 +14,6 @@ from torch.utils.data import DataLoader, Dataset, default_convert
 from ..errors import WORKER_DIED, LocalError
 from ..run.processes import StopRequest
 from ..upstream import BatchQueue
-
-_LONGEST_SOCKET_FOLDER = 70  # bytes: a socket's path has 103 on macOS, of which 32 follow
 
 
 def image_loader(
@@ -41,23 +37,9 @@ def image_loader(
 
 def _worker_context() -> BaseContext:
     """Returns Python's context of processes, with queues that lose no batch."""
-    _use_short_socket_paths()
     context = copy.copy(multiprocessing.get_context())
     context.Queue = partial(BatchQueue, ctx=context)  # type: ignore[method-assign]
     return context
-
-
-def _use_short_socket_paths() -> None:
-    """Puts the sockets by which workers send tensors below /tmp if TMPDIR is too long for them.
-
-    Workers inherit the folder that multiprocessing makes for them in this process.
-    """
-    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_SOCKET_FOLDER:
-        folder, tempfile.tempdir = tempfile.tempdir, "/tmp"
-        try:
-            multiprocessing.util.get_temp_dir()
-        finally:
-            tempfile.tempdir = folder
 
 
 class LazyDataLoader(DataLoader[Any]):
