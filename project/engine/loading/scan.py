@@ -16,10 +16,7 @@ _OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini"}
 
 
 def images_below(
-    folder: str | Path,
-    left_out: Counter[str],
-    bands: Bands | None = None,
-    note: Callable[[str], object] | None = None,
+    folder: str | Path, left_out: Counter[str], bands: Bands | None = None
 ) -> Iterator[str]:
     """Yields the paths below a folder of its images, then its subfolders', each sorted by name.
 
@@ -31,22 +28,13 @@ def images_below(
         folder: The folder.
         left_out: Counts the files that are no images, by the ends of their names.
         bands: Given if images are used as they are stored: ``.npy`` files are images, too.
-        note: Is told of folders that cannot be read; without it, they are an error.
     """
     suffixes = IMAGE_SUFFIXES | {".npy"} if bands else IMAGE_SUFFIXES
     waiting = [""]
     while waiting:  # as os.walk would be recursive
         inside = waiting.pop()
-        path = Path(folder, inside)
-        try:
-            entries = sorted(os.scandir(path), key=lambda entry: spelt(entry.name))
-        except OSError as error:
-            if note is None:
-                raise
-            note(f"'{path}' cannot be read ({error.strerror}), and is left out")
-            continue
         folders = []
-        for entry in entries:
+        for entry in sorted(os.scandir(Path(folder, inside)), key=lambda entry: spelt(entry.name)):
             suffix = os.path.splitext(entry.name)[1].lower()
             if not counts(entry.name):
                 continue
@@ -115,7 +103,7 @@ def image_paths(
     for path in named:
         if os.path.isdir(path):
             prefix = prefix_of(path)
-            yield from (prefix + name for name in images_below(path, left_out, bands, note))
+            yield from (prefix + name for name in images_below(path, left_out, bands))
         else:
             yield path
     if text := describe_left_out(left_out):
