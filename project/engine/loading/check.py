@@ -141,8 +141,6 @@ def _outcomes(look: Callable[[Path], T], paths: Sequence[str]) -> list[T | str]:
 def _record_of(root: str) -> Path:
     """Returns the file for what is known of a folder of images."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(caches):  # no home: below this, nothing can be kept
-        caches = os.devnull
     place = os.fsencode(os.path.abspath(root))
     name = hashlib.blake2b(place, digest_size=12).hexdigest()
     return Path(caches, __name__.partition(".")[0], f"{name}.checked.npy")

@@ -124,13 +124,3 @@ def test_many_files_are_checked_by_processes_with_the_same_result(root, monkeypa
     assert facts.pop(str(root / "a" / "image 3.jpg"))[0] == -1
     (root / "a" / "image 3.jpg").unlink()
     assert facts == by_hand(root)
-
-
-def test_without_a_home_nothing_is_kept_nor_written_to_the_working_directory(
-    root, tmp_path, monkeypatch
-):
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as without HOME and account
-    monkeypatch.chdir(tmp_path)
-    assert start(root) == by_hand(root)
-    assert os.listdir() == ["images"]
