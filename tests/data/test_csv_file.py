@@ -100,7 +100,7 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
         "from the column 2",
     ),
     (
-        {"t.csv": lines("'image','class'", *each(12, lambda i: f"'img\\i{i}.jpg','c, {i % 2}'"))},
+        {"t.csv": lines("image,class", *each(12, lambda i: f'img\\i{i}.jpg,"c, {i % 2}"'))},
         ["c, 0", "c, 1"],
         f"from the column class; {REST}",
     ),

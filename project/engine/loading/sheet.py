@@ -153,9 +153,8 @@ def _csv_records(text: str) -> Iterator[tuple[int, object]]:
 
 def _split(text: str, separator: str) -> list[tuple[int, list[str]]]:
     """Returns the number and the cells of each line that is not empty."""
-    quote = "'" if text.startswith("'") else '"'
     lines = StringIO(text, newline="")
-    reader = csv.reader(lines, delimiter=separator, quotechar=quote, skipinitialspace=True)
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
     return [(reader.line_num, row) for row in reader if row]
 
 
