@@ -286,9 +286,8 @@ def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[np.integer], int]:
             return (np.moveaxis(pixels, 0, -1) if first.axes[1:] == "YX" else pixels), turn
     with open_image(path) as image:
         # PIL would keep 8 bits of these 16
-        if ";16" in str(getattr(image, "tile", "")) and image.mode != "I;16":
-            if image.format != "PNG":
-                raise ValueError("PIL reads 8 of its 16 bits; save it as PNG, TIFF or .npy")
+        is_deep = ";16" in str(getattr(image, "tile", "")) and image.mode != "I;16"
+        if is_deep and image.format == "PNG":
             return _extra("imagecodecs").png_decode(Path(path).read_bytes()), _orientation(image)
         # PIL would clip what is above 255
         grey = "L" if bands == (1, 8) and image.mode not in ("I;16", "I", "F") else None
