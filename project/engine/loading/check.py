@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import os
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -29,7 +28,6 @@ _VERSION = 6  # of the record; another number where the check or the facts chang
 _WORTH_PROCESSES = 1024  # so many new files take longer than starting processes does
 _MOST_PROCESSES = 16
 _AT_ONCE = 64
-_UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file system's clock
 _STAMP = ["name", "length", "changed"]
 
 ROW = np.dtype(
@@ -55,7 +53,6 @@ def check_files(
         The reasons why files are broken, by their paths, and a row of ``ROW`` for each file.
     """
     record = _record_of(f"{root}{bands or ''}")
-    sure_before = time.time_ns() - _UNSURE_NS
     rows = np.fromiter(_stamps(paths, prefix_of(root)), ROW, len(paths))
     known = _recall(record)
     places = known["name"].searchsorted(rows["name"]).clip(max=len(known) - 1)
@@ -71,8 +68,8 @@ def check_files(
         else:
             rows[["width", "height"]][row] = size
     if len(defects) < len(new):
-        sure = rows[(rows["length"] >= 0) & (rows["changed"] < sure_before)]
-        _remember(record, sure[sure["name"].argsort()])
+        whole = rows[rows["length"] >= 0]
+        _remember(record, whole[whole["name"].argsort()])
     return defects, rows
 
 
