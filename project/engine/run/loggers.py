@@ -16,9 +16,6 @@ _EVENT_FILES = "events.out.tfevents.*"
 class RunLogger(TensorBoardLogger):
     """TensorBoard's files in the run's folder, without ``hparams.yaml``: there is a config."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, name="", version="")
-
     def save(self) -> None:
         """Flushes the event file."""
         self.experiment.flush()
@@ -29,7 +26,10 @@ def loggers_of(chosen: object, folder: Path) -> list[Logger]:
     if chosen is False:
         return []
     added = chosen if isinstance(chosen, list) else [chosen]
-    return [RunLogger(folder), *(part for part in added if isinstance(part, Logger))]
+    return [
+        RunLogger(folder, name="", version=""),
+        *(part for part in added if isinstance(part, Logger)),
+    ]
 
 
 def place_in_folder(trainer: Namespace, folder: Path) -> None:
