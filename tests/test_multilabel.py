@@ -90,5 +90,5 @@ def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
 def test_labels_of_one_class_and_balancing_are_refused_by_a_model_of_several(workplace):
     with pytest.raises(UserError, match=r"MultilabelClassifier gives each image any number of"):
         small(*MULTILABEL)
-    with pytest.raises(UserError, match="needs images of one class each"):
+    with pytest.raises(UserError, match="need images of one class each"):
         small(*MULTILABEL, "--model.loss.class_weights=balanced", data=PAIRS)

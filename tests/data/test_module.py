@@ -130,7 +130,7 @@ LABELS = torch.arange(4).repeat_interleave(COUNTS)[
 @pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("batch_size", [12, 36])  # of 36, an epoch of 96 images has two
 def test_images_come_as_often_as_class_balance_says(balance, batch_size):
-    epochs = [weighted_draw(LABELS, batch_size, balance, 0, epoch) for epoch in range(400)]
+    epochs = [weighted_draw(LABELS, COUNTS, batch_size, balance, 0, epoch) for epoch in range(400)]
     drawn = torch.cat(epochs) % 96
     assert len(drawn) == 400 * (96 // batch_size * batch_size)
     shares = (COUNTS**-balance / (COUNTS ** (1 - balance)).sum())[LABELS]

@@ -158,7 +158,7 @@ class ImageDataModule(LightningDataModule, ABC):
         """The number of training images of each class; known after ``setup``."""
         labels = self.splits["train"].labels
         if labels.dim() > 1:
-            raise UserError("class_weights needs images of one class each")
+            raise UserError("class_balance and class_weights need images of one class each")
         return labels.bincount(minlength=len(self.class_names)).tolist()
 
     def stratified_split(
@@ -228,7 +228,12 @@ class ImageDataModule(LightningDataModule, ABC):
         overfits = getattr(self.trainer, "overfit_batches", 0) > 0
         draw = (
             partial(
-                weighted_draw, train.labels.cpu(), self.batch_size, self.class_balance, self.seed
+                weighted_draw,
+                train.labels.cpu(),
+                torch.tensor(self.class_counts()),
+                self.batch_size,
+                self.class_balance,
+                self.seed,
             )
             if self.class_balance > 0
             else None

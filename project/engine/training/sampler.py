@@ -86,21 +86,20 @@ class EvaluationSampler(DistributedSampler[int], SequentialSampler):
         return iter(self.indices)
 
 
-def weighted_draw(labels: Tensor, batch_size: int, balance: float, seed: int, epoch: int) -> Tensor:
+def weighted_draw(
+    labels: Tensor, counts: Tensor, batch_size: int, balance: float, seed: int, epoch: int
+) -> Tensor:
     """Draws the samples of an epoch with replacement, as a function of (seed, epoch).
 
     Those of small classes come more often: the share of a class with n images is proportional to
     ``n ** (1 - balance)`` (Kang et al., 2020, https://arxiv.org/abs/1910.09217). A balance of 0
     draws each image alike often, 1 each class, 0.5 is square-root sampling. An epoch has as many
-    whole batches as without balance. Returns indices, see ``ImageBatch``.
+    whole batches as without balance. ``counts`` are the images of each class. Returns indices, see
+    ``ImageBatch``.
     """
-    if labels.dim() != 1:
-        raise UserError(
-            "--data.class_balance needs images of one class each, but here they may have several"
-        )
     size = len(labels)
     length = size // batch_size * batch_size
-    edges = labels.bincount().double().pow(-balance)[labels].cumsum(0)
+    edges = counts.double().pow(-balance)[labels].cumsum(0)
     draws = _fine_uniform(seed, epoch, torch.arange(length), Purpose.BALANCE) * edges[-1]
     drawn = torch.searchsorted(edges, draws, right=True).clamp_(max=size - 1)
     # an image that comes again is augmented in another way, see ImageBatch.indices
