@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from glob import escape
 from pathlib import Path
-from typing import NamedTuple
 
 from ..errors import listed, printable
 from ..preprocessing import Bands
@@ -43,17 +42,6 @@ def split_tables(file: Path) -> Mapping[str, Path]:
         if splits.get("train") == name and len(splits) > 1:
             return {split: tables[name] for split, name in splits.items()}
     return {}
-
-
-class _Columns(NamedTuple):
-    """The columns that are used; of splits, an empty name if there are none.
-
-    Labels are in one column, or in one of zeros and ones for each class, or in none.
-    """
-
-    path: str
-    labels: Sequence[str]
-    split: str
 
 
 class Table:
@@ -99,7 +87,6 @@ class Table:
         others = [name for name in first.columns if name not in (path, split_column, self.group)]
         labels = [] if self.label_from else self._label_columns(first, others)
         unused = [name for name in others if name not in labels]
-        columns = _Columns(path, labels, split_column)
         folders = {self.root, *(file.parent for file in self.files.values())}
         source, names = names_of_numbers(sheets.values(), labels, folders)
         notes = [
@@ -119,7 +106,7 @@ class Table:
             if split:
                 notes.append(f"{split} from {os.path.relpath(sheet.file, self.root)}")
             for line in sheet.rows:
-                file = self._file_of(sheet, line, columns, names)
+                file = self._file_of(sheet, line, path, labels, split_column, names)
                 if file.path in lines:
                     raise sheet.error(f"'{file.path}' is in line {lines[file.path]}, too", line)
                 lines[file.path] = line
@@ -160,19 +147,25 @@ class Table:
         return [sheet.choose("label_column", name, likely)]
 
     def _file_of(
-        self, sheet: Sheet, line: int, columns: _Columns, names: Mapping[str, str]
+        self,
+        sheet: Sheet,
+        line: int,
+        path_column: str,
+        label_columns: Sequence[str],
+        split_column: str,
+        names: Mapping[str, str],
     ) -> ImageFile:
         """Returns the file of a row; its split is empty if no column says it."""
         row = sheet.rows[line]
-        cell = row.get(columns.split, "")
+        cell = row.get(split_column, "")
         split = _SPLIT_OF.get(cell.lower(), "")
-        if columns.split and not split:
+        if split_column and not split:
             raise sheet.error(f"the split must be train, val or test, got '{cell}'", line)
-        path = self._find(row.get(columns.path, ""), sheet, line)
+        path = self._find(row.get(path_column, ""), sheet, line)
         label = (
             search_path(self.label_from, path, "--data.label_from")
             if self.label_from is not None
-            else _label_of(sheet, line, columns.labels)
+            else _label_of(sheet, line, label_columns)
         )
         if not label:
             raise sheet.error("it has no label", line)
