@@ -153,7 +153,9 @@ IMAGES = {"img/i{}.jpg": 12, "train/{}.jpg": 8, "test/{}.jpg": 2}
     ),
     (
         {
-            "t.json": f"[{','.join(each(8, lambda i: json.dumps({'path': f'train/{i}.jpg', 'label': 1 + i % 2})))}]",
+            "t.json": lines(
+                *each(8, lambda i: json.dumps({"path": f"train/{i}.jpg", "label": 1 + i % 2}))
+            ),
             "classes.txt": "1 cat\n2 dog",
             "names.json": '{"1": "cat", "2": "dog"}',
             "other.json": '[{"a": 2}]',
@@ -236,6 +238,7 @@ def table(*rows, header="path,label,split"):
         "a.json and b.json name the classes differently",
     ),
     ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column must name"),
+    ({"t.json": "[{}]"}, "each line must be the object of an image"),
     ({"t.jsonl": "{"}, r"t\.jsonl' cannot be read as a table: line 1"),
     ({"t.jsonl": "{}\n\n{]"}, r"t\.jsonl' cannot be read as a table: line 3"),
     ({"t.jsonl": '{"path": ' + "[" * 100_000}, r"t\.jsonl' cannot be read as a table"),

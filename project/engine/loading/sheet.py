@@ -81,7 +81,7 @@ def read_sheet(file: Path) -> Sheet:
 def _texts(record: object) -> dict[str, str]:
     """Returns a record's values as text without spaces around; None and NaN are empty."""
     if not isinstance(record, dict):
-        raise ValueError("it must have an object for each image")
+        raise ValueError("each line must be the object of an image")
     missing = {name: "" for name, value in record.items() if value is None or value != value}
     return {name: str(value).strip() for name, value in record.items()} | missing
 
@@ -103,10 +103,7 @@ def _parquet_records(file: Path) -> Iterator[tuple[int, object]]:
 
 
 def _json_records(text: str) -> Iterator[tuple[int, object]]:
-    """Reads an object in each line, or a list of objects."""
-    if text.lstrip().startswith("["):
-        yield from enumerate(json.loads(text), start=1)
-        return
+    """Reads an object in each line."""
     for line, record in enumerate(StringIO(text), start=1):
         try:
             if record.strip():
