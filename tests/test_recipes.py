@@ -1,4 +1,4 @@
-"""Recipes in examples/: whitening and Muon against linear algebra, the head's schedule against its formula."""
+"""Recipes in examples/: whitening and Muon against linear algebra, the head's schedule and image sizes against their formulas."""
 
 from copy import deepcopy
 from functools import partial
@@ -14,6 +14,7 @@ from torch.optim import SGD, AdamW
 from examples.recipes.airbench import Airbench, WhitenByFirstBatch, patch_covariance
 from examples.recipes.head_first import HeadFirst
 from examples.recipes.muon import Muon
+from tests.conftest import small
 from tests.model.test_classifier import Memory, linear, trainer
 from tests.model.test_optimizers import cosine
 
@@ -102,6 +103,22 @@ def test_the_head_learns_alone_at_first_then_all_layers_by_the_cosine():
     # each rate is set for the step after
     rates = [(0.0, 1.0)] * 9 + [(factor / 2, factor) for factor in cosine(10, 0)]
     assert seen == [pytest.approx([step > 9, True, *rate]) for step, rate in enumerate(rates)]
+
+
+def test_images_grow_to_their_full_size_batch_by_batch_in_training_alone(workplace):
+    seen: list[int] = []
+
+    def note(network, inputs):
+        seen.extend([inputs[0].shape[-1]] * network.training)
+
+    recipe = "examples.recipes.progressive_resizing.ProgressiveResizing"
+    options = [f"--trainer.callbacks+={recipe}", "--trainer.callbacks.multiple=4"]
+    watch = LambdaCallback(
+        on_train_start=lambda _, model: model.network.register_forward_pre_hook(note)
+    )
+    cli = small(*options, callbacks=[watch])
+    assert seen == [16, 16, 20, 24, 24, 28, 32, 32]
+    assert cli.model.train_image_size is None
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from project.callbacks.figures import (
 from project.callbacks.freeze_parameters import FreezeParameters
 from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.progress_lines import ProgressLines
-from project.callbacks.progressive_resizing import ProgressiveResizing
 
 __all__ = [
     "CachedFeatures",
@@ -24,5 +23,4 @@ __all__ = [
     "MetricsCSV",
     "PlotFiles",
     "ProgressLines",
-    "ProgressiveResizing",
 ]

@@ -170,8 +170,8 @@ def total_steps(trainer: Trainer) -> int:
     steps = trainer.estimated_stepping_batches
     if not math.isfinite(steps):
         raise UserError(
-            "a schedule that lasts as long as training, or ProgressiveResizing, must know where"
-            " training ends; set --trainer.max_epochs or --trainer.max_steps"
+            "a schedule that lasts as long as training must know where training ends;"
+            " set --trainer.max_epochs or --trainer.max_steps"
         )
     return int(steps)
 

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone that are computed once give the numbers of those of each time; what else saves time."""
+"""Features of a frozen backbone that are computed once give the numbers of those of each time."""
 
 import copy
 import re
@@ -103,18 +103,3 @@ def test_what_changes_features_and_what_does_not_end_in_one_head_is_refused(
     torch.save(network(3 if network is TwoHeads else 5).state_dict(), "weights.pth")
     with pytest.raises(UserError, match=complaint):
         small(*CACHED, *flags, data=FOLDER, network=network)
-
-
-def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
-    seen: list[int] = []
-
-    def note(network, inputs):
-        seen.extend([inputs[0].shape[-1]] * network.training)
-
-    options = ["--trainer.callbacks+=ProgressiveResizing", "--trainer.callbacks.multiple=4"]
-    watch = LambdaCallback(
-        on_train_start=lambda _, model: model.network.register_forward_pre_hook(note)
-    )
-    cli = small(*options, callbacks=[watch])
-    assert seen == [16, 16, 20, 24, 24, 28, 32, 32]
-    assert cli.model.train_image_size is None

@@ -1,4 +1,7 @@
-"""Progressive resizing: training on small images first."""
+"""Progressive resizing: training on small images first.
+
+python -m project.fit --trainer.callbacks+=examples.recipes.progressive_resizing.ProgressiveResizing
+"""
 
 from typing import Any
 
