@@ -27,10 +27,6 @@ Examples:
     >>> {split: len(positions) for split, positions in pairs.positions.items()}
     {'train': 7, 'val': 1, 'test': 1}
 
-    A data set of Hugging Face is opened by its name or folder:
-
-    >>> rows = MapDatasetModule.open_hugging_face("beans")  # doctest: +SKIP
-
     Images in files are decoded in loader workers; a subclass says which folder has the classes:
 
     >>> from pathlib import Path

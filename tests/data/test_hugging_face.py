@@ -9,9 +9,7 @@ import pytest
 
 from project.data import FolderDataModule, HuggingFaceDataModule
 from project.engine.errors import UserError
-from project.engine.loading.hugging_face import FeatureDataset
 from project.engine.loading.remembered import require_there
-from project.fit import FitCLI
 from tests.conftest import cases, evaluate, fit, one_line
 from tests.data.test_torch_dataset import SMALL, TINY_MODEL, require_served_alike
 from tests.engine.loading.image_files import noise, write_folder
@@ -113,9 +111,9 @@ def test_images_are_served_as_those_of_the_folder_are_to_the_last_bit(tmp_path):
 @cases(
     "parts options message",
     ({"train": rows(9, kind=[0] * 9)}, {}, "label_column must name one of the columns"),
-    ({"train": rows(9)}, {"image_column": "photo"}, "image_column must name .*, got 'photo'"),
+    ({"train": rows(9)}, {"image_column": "photo"}, "image_column must name .*, got photo"),
     ({"train": rows(9).remove_columns("image")}, {}, "image_column must name one of .* label"),
-    ({"validation": rows(9), "extra": rows(9)}, {}, "none of the splits validation and extra"),
+    ({"validation": rows(9), "extra": rows(9)}, {}, "none of the splits validation, extra"),
     ({}, {}, r"^--data hf:[^\n]+$"),
 )
 def test_what_is_ambiguous_or_not_there_is_refused(tmp_path, parts, options, message):
@@ -149,20 +147,7 @@ def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloade
         require_there(module(Path("beans")), {"root": "beans"})
 
 
-def test_the_librarys_own_function_is_taken_with_its_options(workplace):
-    save_rows(Path("set"))
-    options = ["--data=TorchDatasetModule", "--data.train=datasets.load_from_disk"]
-    cli = FitCLI([*options, "--data.train.dataset_path=set", *SMALL, *TINY_MODEL])
-    data = attached(cli.datamodule)
-    assert sum(map(len, data.splits.values())) == 30
-    assert isinstance(data.datasets["train"], FeatureDataset)
-    assert cli.data_flags() == [
-        "--data.train=datasets.load_from_disk",
-        "--data.train.dataset_path=set",
-    ]
-
-
 def test_without_the_library_one_line_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"need the package datasets: pip install .*\[datasets\]"):
+    with pytest.raises(UserError, match=r"datasets[^\n]*; pip install .*\[datasets\]"):
         _ = module(tmp_path).class_names

@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -22,17 +22,14 @@ from ..run.files import one_at_a_time
 from .batch import BatchDataset, ImageBatch, Keys, split_keys
 from .decode import upright_pixels
 from .files import Scale, crop_draws, fit_pixels, prepare
-from .hugging_face import feature_datasets, open_hugging_face
+from .layout import split_names
 from .resized import ResizedDataModule
 from .splits import SPLITS, grouped_split
 
 _LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
 
 Source = Callable[[], Sized] | Dataset[Any] | Callable[..., object]
-"""A dataset, or what returns one; of Hugging Face also one for each split.
-
-A parser takes any class with a length for the first.
-"""
+"""A dataset, or what returns one. A parser takes any class with a length for the first."""
 
 
 class MapDatasetModule(ResizedDataModule):
@@ -49,11 +46,7 @@ class MapDatasetModule(ResizedDataModule):
     """
 
     not_remembered: tuple[str, ...] = SPLITS
-    open_hugging_face = staticmethod(open_hugging_face)
-    image_column: str | None = None
-    """The column of images in a data set of Hugging Face, if it is not the only one."""
-    label_column: str | None = None
-    """The column of classes, likewise."""
+    split_names = staticmethod(split_names)
 
     def __init__(
         self,
@@ -86,13 +79,10 @@ class MapDatasetModule(ResizedDataModule):
     @cached_property
     def datasets(self) -> dict[str, Any]:
         """The datasets of the splits that there are."""
-        datasets: dict[str, Any] = {}
-        for split, source in self._sources.items():
-            dataset = _opened(f"--data.{split}", source)
-            parts = {split: dataset}
-            if hasattr(dataset, "column_names"):  # of Hugging Face
-                parts, self.layout = feature_datasets(dataset, self.image_column, self.label_column)
-            datasets |= parts if split == "train" else {split: next(iter(parts.values()))}
+        opened = {
+            split: _opened(f"--data.{split}", source) for split, source in self._sources.items()
+        }
+        datasets = {**self.parts_of(opened.pop("train")), **opened}
         expected = class_names_of(datasets["train"])
         for split, dataset in datasets.items():
             differs = hasattr(dataset, "classes") and class_names_of(dataset) != expected
@@ -104,6 +94,10 @@ class MapDatasetModule(ResizedDataModule):
         named = self._sources.keys() & {*self.not_remembered}
         self.hparams.update({split: type(datasets[split]).__qualname__ for split in named})
         return datasets
+
+    def parts_of(self, dataset: Any) -> Mapping[str, Any]:
+        """Returns the datasets of the splits that ``train`` holds, by default itself alone."""
+        return {"train": dataset}
 
     def split_sizes(self) -> dict[str, int]:
         """The number of samples in each split."""
