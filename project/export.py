@@ -43,6 +43,7 @@ def main(options: Namespace) -> None:
     from project.analysis.page import model_card
     from project.engine import export_model
     from project.model import ImageClassifier
+    from project.model.formats import load_onnx, load_pt2, write_onnx, write_pt2
     from project.model.inference import ProbabilityNetwork
     from project.model.timm_folder import load_folder, write_folder
 
@@ -53,7 +54,11 @@ def main(options: Namespace) -> None:
 
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     network = ProbabilityNetwork(model)
-    formats = {"/": (write_folder_with_card, load_folder)}
+    formats = {
+        ".onnx": (write_onnx, load_onnx),
+        ".pt2": (write_pt2, load_pt2),
+        "/": (write_folder_with_card, load_folder),
+    }
     images, difference = export_model(model, network, options, formats)
     size = ", ".join(map(str, images.shape[1:]))
     dtype = str(images.dtype).removeprefix("torch.")

@@ -18,15 +18,11 @@ from PIL import Image
 
 from project import export
 from project.engine import UserError
-from project.engine.commands.export import (
-    load_onnx,
-    load_pt2,
-    write_onnx,
-)
 from project.engine.loading.files import prepare as prepare_file
 from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
+from project.model.formats import load_onnx, load_pt2, write_onnx
 from project.model.inference import ProbabilityNetwork
 from tests.conftest import ROOT, call, cases, draw_image, load, one_line
 from tests.distributed.job import classifier

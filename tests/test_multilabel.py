@@ -10,9 +10,9 @@ from scipy.special import expit
 from sklearn.metrics import average_precision_score
 
 from project.analysis.evaluation import evaluate_split
-from project.engine.commands.export import metadata, trace
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
+from project.model.formats import metadata, trace
 from project.model.inference import ProbabilityNetwork
 from tests.conftest import (
     MULTILABEL,
@@ -52,7 +52,7 @@ def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_t
     image = prepare(photo, model.preprocessing)[None]
     with torch.no_grad():
         shares = expit(model(image)[0].double().numpy())
-        program = trace(ProbabilityNetwork(model), model.preprocessing)
+        program = trace(ProbabilityNetwork(model), model)
         np.testing.assert_allclose(program.module()(image)[0], shares, rtol=1e-4)
     expected = dict(zip(model.class_names, shares.tolist(), strict=True))
     columns = {name: float(row[f"probability_{name}"]) for name in expected}

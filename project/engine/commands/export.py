@@ -1,18 +1,13 @@
 """Workings of ``export``: a file of a checkpoint, compared with the checkpoint."""
 
-import io
-import json
-import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from jsonargparse import Namespace
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
 from torch.nn.functional import interpolate
 
 from ..errors import UserError, note, require
@@ -42,8 +37,8 @@ def export_model(
         model: The model that is loaded from the checkpoint.
         network: A network from pixels to probabilities, which is exported.
         options: The options of ``export``.
-        formats: Functions by the ending of ``--output``, ``/`` for a folder, beside those of .onnx
-            and .pt2: one of the network, the model and a path writes; one of the path loads.
+        formats: Functions by the ending of ``--output``, ``/`` for a folder: one of the network,
+            the model and a path writes; one of the path loads.
 
     Returns:
         The images that both were compared on, and the largest difference of a probability.
@@ -51,7 +46,6 @@ def export_model(
     path = Path(options.output)
     is_folder = options.output.endswith("/") or path.is_dir()
     ending = "/" if is_folder else path.suffix
-    formats = {**_FORMATS, **formats}
     if ending not in formats:
         raise UserError(f"--output must end in {' or '.join(formats)}, got '{path}'")
     require(path.parent.is_dir(), "--output", path, "in a folder that is there")
@@ -102,96 +96,3 @@ def _images_of(folder: str, preprocessing: Preprocessing) -> Tensor:
         raise UserError(f"--images: there are no images in '{folder}'")
     chosen = paths[:: math.ceil(len(paths) / _COMPARED)]
     return torch.stack([prepare(path, preprocessing) for path in chosen])
-
-
-def trace(network: nn.Module, preprocessing: Preprocessing) -> ExportedProgram:
-    """Traces a network for images of the crop, in batches of any size."""
-    # of one image the batch dimension would become a constant
-    two = empty_images(2, preprocessing).contiguous().zero_()
-    with torch.no_grad():
-        program = torch.export.export(
-            network, (two,), dynamic_shapes={"images": {0: Dim("batch", min=1)}}
-        )
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # which names files of this machine
-    return program
-
-
-def metadata(model: ClassifierModule) -> dict[str, str]:
-    """Returns names, thresholds and preprocessing for a file: text as it is, all else as JSON."""
-    defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
-    about = {**defaults, "class_names": model.class_names, **model.preprocessing}
-    if model.thresholds:
-        about["thresholds"] = model.thresholds
-    return {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in about.items()
-    }
-
-
-def write_pt2(network: nn.Module, model: ClassifierModule, path: Path) -> None:
-    """Writes a program that torch runs without this project, with metadata in its extra files."""
-    content = io.BytesIO()  # torch's own writer aborts the process where the disk is full
-    program = trace(network, model.preprocessing)
-    torch.export.save(program, content, extra_files=metadata(model))
-    path.write_bytes(content.getvalue())
-
-
-def load_pt2(path: Path) -> Classify:
-    """Loads a program of ``torch.export``."""
-    return torch.no_grad()(torch.export.load(path).module())
-
-
-def write_onnx(network: nn.Module, model: ClassifierModule, path: Path) -> None:
-    """Writes one file of ONNX with its weights and metadata inside."""
-    import onnx
-    import onnxruntime  # noqa: F401  # here, so that a missing one is named before any work
-    import onnxscript  # noqa: F401
-
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    # OpenCV ignores the slope and offset of the operator HardSigmoid without an error
-    decompositions = torch.export.default_decompositions()
-    aten = torch.ops.aten
-    hard = {
-        operator: decompositions[operator]
-        for operator in (aten.hardsigmoid.default, aten.hardswish.default)
-    }
-    program = torch.onnx.export(
-        trace(network, model.preprocessing).run_decompositions(hard),
-        dynamo=True,
-        external_data=False,
-        verbose=False,
-        input_names=["images"],
-        output_names=["probabilities"],
-        dynamic_shapes={"images": {0: "batch"}},
-    )
-    assert program is not None
-    file = program.model_proto
-    for part in (
-        file.graph,
-        *file.graph.node,
-        *file.graph.input,
-        *file.graph.output,
-        *file.graph.value_info,
-    ):
-        del part.metadata_props[:]  # of how torch traced it, with paths of this machine
-    onnx.helper.set_model_props(file, metadata(model))
-    onnx.save(file, path)
-
-
-def load_onnx(path: Path) -> Classify:
-    """Loads a file of ONNX into ONNX Runtime on the CPU, with as many threads as torch has."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    options.intra_op_num_threads = torch.get_num_threads()
-    session: Any = onnxruntime.InferenceSession(
-        str(path), options, providers=["CPUExecutionProvider"]
-    )
-    return lambda images: torch.from_numpy(
-        session.run(None, {"images": images.contiguous().numpy()})[0]
-    )
-
-
-_FORMATS: Formats = {".onnx": (write_onnx, load_onnx), ".pt2": (write_pt2, load_pt2)}
