@@ -1,7 +1,7 @@
-"""Functions that the notebooks share: their working folder, their runs, neighbours, and comparisons of runs."""
+"""Functions that the notebooks share: their working folder, their runs, neighbours, temperature, and comparisons of runs."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 from torch.nn import functional as F
 
-from project.analysis.plots import as_rgb
+from project.analysis.plots import as_rgb, draw_curve, shorten
 from project.engine import UserError
 from project.engine.cli.parser import import_modules
 
@@ -91,6 +91,22 @@ def seed_groups(configs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     return list(groups.values())
 
 
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Finds the temperature T that minimises the cross entropy of ``logits / T``.
+
+    Fit it on the validation set and judge it on the test set. T is between 0.05 and 20, and above 1
+    for an overconfident model.
+    """
+    logits = logits.double()
+    low, high = 1 / 20, 20.0  # of 1 / T, in which the cross entropy is convex
+    for _ in range(60):
+        middle = (low + high) / 2
+        inverse = torch.tensor(middle, dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(F.cross_entropy(logits * inverse, labels), inverse)
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return 2 / (low + high)
+
+
 def nearest(embeddings: Tensor, queries: Tensor, count: int) -> Tensor:
     """Finds for each query the positions of the ``count`` embeddings of greatest cosine similarity, best first."""
     similarity = F.normalize(queries, dim=1) @ F.normalize(embeddings, dim=1).T
@@ -121,4 +137,39 @@ def projection_figure(
         axes.add_artist(AnnotationBbox(picture, (x, y), pad=0.1))
     for text in figure.legend(loc="outside right upper", fontsize=8).get_texts():
         text.set_parse_math(False)
+    return figure
+
+
+def runs_figure(
+    runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy"
+) -> Figure:
+    """Draws a metric of several runs, read by ``read_curves``, in training and validation."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
+    for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
+        axes.set(title=f"{split}/{metric}", xlabel="step")
+        for position, (run, curves) in enumerate(runs.items()):
+            points = curves.get(f"{split}/{metric}", {})
+            draw_curve(axes, points, f"C{position % 10}", shorten(run))
+        axes.grid(alpha=0.3)
+    entries = axes.get_legend_handles_labels()
+    legend = figure.legend(*entries, loc="outside lower center", ncols=3, fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[str]) -> Figure:
+    """Draws the number of images of each class as bars stacked by split, the first class on top."""
+    size = (7, 0.3 * len(class_names) + 1.1)
+    figure = Figure(figsize=size, layout="constrained", dpi=110)
+    axes = figure.add_subplot(axisbelow=True, xlabel="images")
+    positions = range(len(class_names))
+    axes.set_yticks(positions, [shorten(name) for name in class_names], parse_math=False)
+    axes.set_ylim(len(class_names) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+    left = [0] * len(class_names)
+    for split, images in counts.items():
+        axes.barh(positions, images, left=left, label=split)
+        left = [sum(pair) for pair in zip(left, images, strict=True)]
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure

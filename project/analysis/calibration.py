@@ -1,11 +1,10 @@
-"""The calibration of a model's confidence: reliability and temperature scaling."""
+"""The calibration of a model's confidence: reliability, and accuracy by coverage."""
 
 from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
-from torch.nn import functional as F
 
 
 class Reliability(NamedTuple):
@@ -32,22 +31,6 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
         for values in (confidence, (predicted == labels).double())
     ]
     return Reliability(counts, *means)
-
-
-def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Finds the temperature T that minimises the cross entropy of ``logits / T``.
-
-    Fit it on the validation set and judge it on the test set. T is between 0.05 and 20, and above 1
-    for an overconfident model.
-    """
-    logits = logits.double()
-    low, high = 1 / 20, 20.0  # of 1 / T, in which the cross entropy is convex
-    for _ in range(60):
-        middle = (low + high) / 2
-        inverse = torch.tensor(middle, dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(F.cross_entropy(logits * inverse, labels), inverse)
-        low, high = (middle, high) if slope < 0 else (low, middle)
-    return 2 / (low + high)
 
 
 def reliability_figure(reliability: Reliability) -> Figure:

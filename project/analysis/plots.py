@@ -113,7 +113,8 @@ def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
     }
 
 
-def _draw_curve(axes: Axes, points: Mapping[int, float], colour: str, label: str) -> None:
+def draw_curve(axes: Axes, points: Mapping[int, float], colour: str, label: str) -> None:
+    """Draws values by step as a line."""
     steps = sorted(points)
     marker = "o" if len(steps) < 30 else ""  # a line through a single point shows nothing
     values = [points[step] for step in steps]
@@ -135,7 +136,7 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
         axes = figure.add_subplot(2, 2, position, title=title, xlabel="step")
         for name in filter(curves.get, names):
             split, colour = name.split("/")[0], "C1" if name.startswith("val/") else "C0"
-            _draw_curve(axes, curves[name], colour, f"{split}{_LOSS_LABELS.get(name, '')}")
+            draw_curve(axes, curves[name], colour, f"{split}{_LOSS_LABELS.get(name, '')}")
         if title in ("loss", "accuracy") and axes.lines:
             axes.legend()
         axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
@@ -147,56 +148,20 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
     return figure
 
 
-def runs_figure(
-    runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy"
-) -> Figure:
-    """Draws a metric of several runs, read by :func:`read_curves`, in training and validation."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
-    for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
-        axes.set(title=f"{split}/{metric}", xlabel="step")
-        for position, (run, curves) in enumerate(runs.items()):
-            _draw_curve(
-                axes, curves.get(f"{split}/{metric}", {}), f"C{position % 10}", shorten(run)
-            )
-        axes.grid(alpha=0.3)
-    legend = figure.legend(
-        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
-    )
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    return figure
-
-
-def _class_axes(class_names: Sequence[str], height: float, **options: Any) -> tuple[Figure, Axes]:
-    """Creates axes for horizontal bars: a row of this height for each class, the first on top."""
-    figure = Figure(figsize=(7, height * len(class_names) + 1.1), layout="constrained", dpi=110)
-    axes = figure.add_subplot(axisbelow=True, **options)
-    axes.set_yticks(
-        range(len(class_names)), [shorten(name) for name in class_names], parse_math=False
-    )
-    axes.set_ylim(len(class_names) - 0.5, -0.5)
-    axes.grid(axis="x", alpha=0.3)
-    return figure, axes
-
-
 def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:
     """Draws the rates of each class as bars, such as precision, recall and F1."""
     rates = {key: label for key, label in RATES.items() if key in per_class[0]}
-    figure, axes = _class_axes(class_names, 0.14 * len(rates), xlim=(0, 1))
+    size = (7, 0.14 * len(rates) * len(class_names) + 1.1)
+    figure = Figure(figsize=size, layout="constrained", dpi=110)
+    axes = figure.add_subplot(axisbelow=True, xlim=(0, 1))
+    axes.set_yticks(
+        range(len(class_names)), [shorten(name) for name in class_names], parse_math=False
+    )
+    axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
+    axes.grid(axis="x", alpha=0.3)
     height = 0.75 / len(rates)
     for number, (key, label) in enumerate(rates.items()):
         positions = np.arange(len(class_names)) + height * (number - (len(rates) - 1) / 2)
         axes.barh(positions, [row[key] for row in per_class], height=height, label=label)
     figure.legend(loc="outside upper center", ncols=len(rates), frameon=False)
-    return figure
-
-
-def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[str]) -> Figure:
-    """Draws the number of images of each class as bars stacked by split."""
-    figure, axes = _class_axes(class_names, 0.3, xlabel="images")
-    left = np.zeros(len(class_names))
-    for split, images in counts.items():
-        axes.barh(np.arange(len(class_names)), images, left=left, label=split)
-        left += np.asarray(images)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure

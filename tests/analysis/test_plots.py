@@ -1,4 +1,4 @@
-"""Plots show the numbers that they are given, whatever the names; calibration is torchmetrics' and a search's."""
+"""Plots show the numbers that they are given, whatever the names; calibration is torchmetrics'."""
 
 import io
 import os
@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from project.analysis.calibration import (
-    abstention_figure,
-    fit_temperature,
-    reliability,
-    reliability_figure,
-)
+from project.analysis.calibration import abstention_figure, reliability, reliability_figure
 from project.analysis.plots import (
     _note_missing_font,
     class_figure,
@@ -145,17 +139,6 @@ def test_the_expected_calibration_error_is_that_of_torchmetrics_and_is_drawn(bin
     require_drawn(figure := reliability_figure(found))
     bars: Any = figure.axes[0].patches
     assert [bar.get_height() for bar in bars] == pytest.approx(found.accuracy.tolist())
-
-
-@pytest.mark.parametrize("scale", [0.4, 1.0, 3.0])
-def test_the_temperature_is_that_of_the_least_cross_entropy(scale):
-    logits, labels = overconfident(scale=scale)
-    tried = torch.linspace(0.2, 5, 2_000)
-    losses = torch.stack([F.cross_entropy(logits / temperature, labels) for temperature in tried])
-    assert (found := fit_temperature(logits, labels)) == pytest.approx(
-        float(tried[losses.argmin()]), abs=0.01
-    )
-    assert found == pytest.approx(scale, rel=0.1)  # it undoes what made the model too sure
 
 
 def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():
