@@ -54,8 +54,8 @@ def main(run: str) -> None:
     test = evaluate_split(model, ImageDataModule.load_from_checkpoint(checkpoint))
     images = torch.stack([test.images.image(index) for index in range(len(test.images))])
     with torch.inference_mode():
-        features = [model.probabilities_and_features(part)[1] for part in torch.split(images, 64)]
-    points = projected(torch.cat(features))
+        features = [model.eval().logits_and_features(part)[1] for part in torch.split(images, 64)]
+    points = projected(torch.cat(features).flatten(1))
     near = {index: images[index] for index in range(0, len(images), len(images) // THUMBNAILS | 1)}
     mistakes = test.confident(correct=False, count=SHOWN)
     unsure = [index for index in test.confidence.argsort().tolist() if index not in mistakes]

@@ -77,7 +77,7 @@ def _compute_features(model: ImageClassifier, batches: Iterable[ImageBatch]) -> 
         if (batch.labels < 0).any():
             raise UserError("CachedFeatures: an image cannot be read any more; start again")
         batch = model.trainer.strategy.batch_to_device(batch, model.device)
-        features.append(model.probabilities_and_features(batch.images)[1])
+        features.append(model.logits_and_features(batch.images)[1].float())
     _require_head_last(model, batch.images)
     return torch.cat(features)
 

@@ -212,7 +212,7 @@ class ImageClassifier(ClassifierModule):
     @property
     def network_head(self) -> nn.Linear | nn.Conv2d:
         """The network's last layer, which maps features to logits: linear, or a 1x1 convolution."""
-        (layer,) = head(self.network, len(self.class_names)).values()
+        *_, layer = head(self.network, len(self.class_names)).values()
         return cast(nn.Linear, layer)
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,22 +223,6 @@ class ImageClassifier(ClassifierModule):
         )
         with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
             return self(images), features[-1]
-
-    def probabilities_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Predicts, and returns the features too: the head's input, of the first view.
-
-        Args:
-            images: (N, channels, height, width).
-
-        Returns:
-            Probabilities, float32 (N, classes), and features, float32 (N, features).
-        """
-        features: list[Tensor] = []
-        *_, layer = head(self.network, len(self.class_names)).values()
-        with layer.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0])):
-            probabilities = self.predict_step(images, 0).float()
-        # a single image is computed as two
-        return probabilities, features[0][: len(images)].float().flatten(1)
 
     def train(self, mode: bool = True) -> Self:
         """Switches between training and evaluation mode; frozen layers stay in evaluation mode."""
