@@ -87,12 +87,7 @@ def parser() -> CommandParser:
     return parser
 
 
-def parse() -> Namespace:
-    """Parses the command line."""
-    return parser().parse_args()
-
-
-def predict(options: Namespace) -> int:
+def main(options: Namespace) -> int:
     """Labels the files; returns 1 if some could not be read."""
     # here, so that --help need not import torch
     from project.engine import label_files
@@ -127,10 +122,5 @@ def columns(
     return row
 
 
-def main() -> None:
-    """Runs the command as a program."""
-    CommandParser.run(lambda: predict(parse()))
-
-
 if __name__ == "__main__":
-    main()
+    CommandParser.run(lambda: main(parser().parse_args()))

@@ -122,7 +122,7 @@ def label(*args: str | Path) -> int:
     """Runs ``python -m project.predict`` in this process."""
     with as_in_a_terminal():
         words = [*ONE_CPU, "--num_workers=0", *map(str, args)]
-        return predict.predict(predict.parser().parse_args(words))
+        return predict.main(predict.parser().parse_args(words))
 
 
 def report_of(run: Path, *args: str) -> Path:
