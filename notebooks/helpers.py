@@ -1,4 +1,4 @@
-"""Functions that the notebooks share: their working folder, their runs, neighbours, temperature, and comparisons of runs."""
+"""Functions that the notebooks share: their working folder, their runs, neighbours, label errors, temperature, and comparisons of runs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from project.analysis.plots import as_rgb, draw_curve, shorten
-from project.engine import UserError
+from project.engine import Predictions, UserError
 from project.engine.cli.parser import import_modules
 
 _OF_ONE_RUN = {"seed_everything", "data.seed", "name", "trainer.default_root_dir"}
@@ -105,6 +105,13 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         (slope,) = torch.autograd.grad(F.cross_entropy(logits * inverse, labels), inverse)
         low, high = (middle, high) if slope < 0 else (low, middle)
     return 2 / (low + high)
+
+
+def suspects(predictions: Predictions, count: int) -> list[int]:
+    """Finds the misclassified images with the least probable labels: likely label errors."""
+    wrong = (predictions.known & ~predictions.correct).nonzero().flatten()
+    order = predictions.label_probability[wrong].argsort(stable=True)
+    return wrong[order][:count].tolist()
 
 
 def nearest(embeddings: Tensor, queries: Tensor, count: int) -> Tensor:

@@ -49,12 +49,6 @@ class Evaluation(Predictions):
         probabilities = torch.stack([1 - self.probabilities, self.probabilities], dim=2)
         return logits[known], probabilities[known], self.labels[known]
 
-    def suspects(self, count: int) -> list[int]:
-        """Finds the misclassified images with the least probable labels: likely label errors."""
-        wrong = (self.known & ~self.correct).nonzero().flatten()
-        order = self.label_probability[wrong].argsort(stable=True)
-        return wrong[order][:count].tolist()
-
 
 def evaluate_split(
     model: ImageClassifier, data: ImageDataModule, split: str = "test", as_in_use: bool = False

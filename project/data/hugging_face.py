@@ -106,9 +106,7 @@ class LabelledRows:
 
     def __getitem__(self, index: int) -> tuple[bytes, int]:
         file = self.rows[index][self.image]
-        is_path = file["bytes"] is None
-        content = Path(file["path"]).read_bytes() if is_path else file["bytes"]
-        return content, int(self.targets[index])
+        return file["bytes"] or Path(file["path"]).read_bytes(), int(self.targets[index])
 
 
 def _opened(name: str, subset: str | None) -> "Dataset | DatasetDict":
