@@ -1,5 +1,6 @@
 """Recipes in examples/: whitening and Muon against linear algebra, the head's schedule and image sizes against their formulas."""
 
+import re
 from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from torch.optim import SGD, AdamW
 from examples.recipes.airbench import Airbench, WhitenByFirstBatch, patch_covariance
 from examples.recipes.head_first import HeadFirst
 from examples.recipes.muon import Muon
+from project.engine import UserError
 from tests.conftest import small
 from tests.model.test_classifier import Memory, linear, trainer
 from tests.model.test_optimizers import cosine
@@ -119,6 +121,22 @@ def test_images_grow_to_their_full_size_batch_by_batch_in_training_alone(workpla
     cli = small(*options, callbacks=[watch])
     assert seen == [16, 16, 20, 24, 24, 28, 32, 32]
     assert cli.model.train_image_size is None
+
+
+def test_parameters_that_a_pattern_matches_stay_as_they_are_and_others_do_not(workplace):
+    recipe = "examples.recipes.freeze_parameters.FreezeParameters"
+    frozen = [f"--trainer.callbacks+={recipe}", "--trainer.callbacks.pattern"]
+    before: dict[str, torch.Tensor] = {}
+    note = LambdaCallback(
+        on_train_start=lambda _, model: before.update(deepcopy(model.network.state_dict()))
+    )
+    after = small(*frozen, "conv2|bias", callbacks=[note]).model.network
+    same = {name for name, value in after.named_parameters() if torch.equal(value, before[name])}
+    assert same == {
+        name for name in dict(after.named_parameters()) if re.search("conv2|bias", name)
+    }
+    with pytest.raises(UserError, match="'depthwise' matches no parameter"):
+        small(*frozen, "depthwise", "--name=none")
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from project.callbacks.figures import (
     FirstBatchPlot,
     PlotFiles,
 )
-from project.callbacks.freeze_parameters import FreezeParameters
 from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.progress_lines import ProgressLines
 
@@ -17,7 +16,6 @@ __all__ = [
     "ConfidentMistakesPlot",
     "ConfusionMatrixPlot",
     "FirstBatchPlot",
-    "FreezeParameters",
     "ImagesPerSecond",
     "LearningRate",
     "MetricsCSV",

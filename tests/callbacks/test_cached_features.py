@@ -1,13 +1,10 @@
 """Features of a frozen backbone that are computed once give the numbers of those of each time."""
 
-import copy
-import re
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import LambdaCallback
 
 from project.data import FolderDataModule
 from project.engine import FileDataset, UserError
@@ -46,21 +43,6 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
     for split in ("val", "test"):
         assert found[split]["loss"] == pytest.approx(expected[split]["loss"], abs=1e-5)
         assert found[split]["confusion_matrix"] == expected[split]["confusion_matrix"]
-
-
-def test_parameters_that_a_pattern_matches_stay_as_they_are_and_others_do_not(workplace):
-    frozen = ["--trainer.callbacks+=FreezeParameters", "--trainer.callbacks.pattern"]
-    before: dict[str, torch.Tensor] = {}
-    note = LambdaCallback(
-        on_train_start=lambda _, model: before.update(copy.deepcopy(model.network.state_dict()))
-    )
-    after = small(*frozen, "conv2|bias", callbacks=[note]).model.network
-    same = {name for name, value in after.named_parameters() if torch.equal(value, before[name])}
-    assert same == {
-        name for name in dict(after.named_parameters()) if re.search("conv2|bias", name)
-    }
-    with pytest.raises(UserError, match="'depthwise' matches no parameter"):
-        small(*frozen, "depthwise", "--name=none")
 
 
 class TwoHeads(SmallNetwork):
