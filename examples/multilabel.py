@@ -9,9 +9,10 @@ from torch.nn import functional as F
 from torchmetrics import Metric
 from torchmetrics.classification import MultilabelAveragePrecision
 
+from examples.recipes.multilabel_metrics import BestThresholds, ExactMatch, MultilabelF1
 from project.data import ArrayDataset, SyntheticFlowersDataModule
 from project.model import ImageClassifier
-from project.model.metrics import BestThresholds, ExactMatch, MeanLoss, MultilabelF1
+from project.model.metrics import MeanLoss
 
 
 class FlowerPairs(SyntheticFlowersDataModule):

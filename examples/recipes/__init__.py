@@ -1,1 +1,1 @@
-"""Recipes that few need, with the networks, optimizers and schedules that they name."""
+"""Recipes that few need, with the networks, metrics, optimizers and schedules that they name."""

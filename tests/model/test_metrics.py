@@ -18,9 +18,9 @@ from torchmetrics.classification import (
 from torchmetrics.wrappers import ClasswiseWrapper
 
 from examples.multilabel import MultilabelClassifier
+from examples.recipes.multilabel_metrics import BestThresholds
 from project.analysis.tables import class_rates
 from project.model import ImageClassifier
-from project.model.metrics import BestThresholds
 from tests.conftest import SLIM, TINY, evaluate, fit, opened, read_json
 from tests.model.test_classifier import PREPROCESSING
 
