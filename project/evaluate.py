@@ -1,12 +1,20 @@
 """``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
+import csv
+import json
 from typing import Any
+
+from jsonargparse.typing import Path_fc
+from lightning.pytorch.cli import LightningArgumentParser
 
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
-from project.engine import EvaluateCommand
+from project.engine import EvaluateCommand, UserError
 from project.model import ImageClassifier
 from project.model.pretrained import fill_in_preprocessing
+
+COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
+"""The columns of ``--output_predictions``."""
 
 
 def load_classifier(ckpt_path: str) -> ImageClassifier:
@@ -20,7 +28,6 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
     module = "project.evaluate"
     description = "Measures a checkpoint on the data it was trained with, or on what --data says."
     build_model = staticmethod(load_classifier)
-    class_rates = staticmethod(class_rates)
     defaults = dict.fromkeys(
         ("trainer.logger", "trainer.enable_checkpointing", "trainer.enable_model_summary"), False
     )
@@ -51,11 +58,47 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         options = self.config.data.get("init_args", {})
         fill_in_preprocessing(options, self.about["preprocessing"])
 
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the file of predictions to the options."""
+        super().add_arguments_to_parser(parser)
+        parser.add_argument(
+            "--output_predictions",
+            type=Path_fc,
+            help="A CSV file for the predictions of each image, by default none.",
+        )
+
     def show_results(self, metrics: dict[str, Any], split: str) -> None:
-        """Prints the metrics of each class, then those of the whole split."""
-        rates = metrics["per_class"]
-        self.say(f"{class_table(list(rates), list(rates.values()))}\n")
+        """Prints the metrics of each class, which it adds, then those of the whole split."""
+        if self.config.output_predictions is not None:
+            self.write_predictions(self.config.output_predictions)
+        rates = class_rates(metrics)
+        metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
+        self.say(f"{class_table(self.model.class_names, rates)}\n")
         self.say(metrics_table({split: metrics}))
+
+    def write_predictions(self, path: Path_fc) -> None:
+        """Writes a row for each image."""
+        predictions = self.model.predictions
+        if predictions is None:
+            raise UserError("--output_predictions needs a model whose steps measure with indices")
+        known, correct = predictions.known.tolist(), predictions.correct.tolist()
+        confidence = predictions.confidence.numpy()  # float32, which has the shortest text
+        with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            for at in range(len(known)):
+                row: dict[str, object] = {"path": predictions.path(at)}
+                if known[at]:
+                    row |= {
+                        "label": self.model.label_names(predictions.predicted[at]),
+                        "confidence": confidence[at],
+                        "true_label": self.model.label_names(predictions.labels[at]),
+                        "correct": json.dumps(correct[at]),
+                    }
+                else:
+                    row["error"] = "has no label, or cannot be read as an image"
+                writer.writerow(row)
+        self.say(f"  each image's prediction is in {path}\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Workings of ``evaluate``: a checkpoint's data opened again, measured exactly, and written."""
 
-import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -15,25 +14,18 @@ from ..cli.entry import run_command
 from ..errors import UserError
 from ..loading.image_files import ImageFilesDataModule
 from ..loading.remembered import remembered_data, require_datasets, require_there, was_trained_on
-from ..loading.scan import spelt
 from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, read_checkpoint
-from ..run.files import CSV, write_text
+from ..run.files import write_text
 from ..run.settings import plain_options
-from ..training.module import ClassifierModule
-from ..training.predictions import Predictions
-
-COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
 
 
 class EvaluateCommand(Command):
     """Measures a checkpoint on its own data, or on other images of its classes.
 
-    A subclass defines what people change: the rates of each class, and the tables.
+    A subclass defines what people change: the tables, and what is written of each class and image.
     """
 
-    class_rates: Callable[[Mapping[str, Any]], Sequence[Mapping[str, float]]]
-    """Computes the rates of each class from metrics; a static method."""
     about: About
     """Facts of the checkpoint about itself."""
 
@@ -57,7 +49,7 @@ class EvaluateCommand(Command):
         return {"data": cls}
 
     def show_results(self, metrics: dict[str, Any], split: str) -> None:
-        """Prints metrics; the rates of each class are ``per_class``, by name."""
+        """Prints metrics, which it may add to before they are written."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the checkpoint, the split and the files to write."""
@@ -80,11 +72,6 @@ class EvaluateCommand(Command):
             type=Path_fc,
             help="A JSON file for the metrics, by default beside the checkpoint.",
         )
-        option(
-            "--output_predictions",
-            type=Path_fc,
-            help="A CSV file for the predictions of each image, by default none.",
-        )
         parser.link_arguments("checkpoint", "model.ckpt_path")
 
     @classmethod
@@ -103,8 +90,6 @@ class EvaluateCommand(Command):
         measure(self.model, datamodule=self.datamodule, verbose=False)
         if not self.trainer.is_global_zero:
             return
-        if self.config.output_predictions is not None:
-            self._write_predictions(self.config.output_predictions)
         data = type(self.datamodule)
         metrics = {
             "checkpoint": checkpoint,
@@ -115,23 +100,10 @@ class EvaluateCommand(Command):
             "split": split,
             **self.model.results["val" if split == "val" else "test"],
         }
-        rates = self.class_rates(metrics)
-        metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
         self.show_results(metrics, split)
         output = self.config.output or Path(checkpoint).with_suffix(f".{split}.metrics.json")
         write_text(output, json.dumps(metrics, indent=2) + "\n")
         self.say(f"\n  written to {output}")
-
-    def _write_predictions(self, path: Path_fc) -> None:
-        """Writes a row for each image."""
-        if self.model.predictions is None:
-            kind = type(self.model).__name__
-            raise UserError(f"--output_predictions needs a {kind} whose steps measure with indices")
-        with open(path, "w", **CSV) as file:
-            rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            rows.writeheader()
-            rows.writerows(rows_of(self.model.predictions, self.model))
-        self.say(f"  each image's prediction is in {path}\n")
 
     def _require_fitting_data(self) -> None:
         """Refuses classes, image sizes and fits other than in training."""
@@ -170,24 +142,3 @@ def _as_options(preprocessing: Preprocessing) -> dict[str, object]:
         "channels": len(preprocessing["mean"]),
         "bits": preprocessing.get("bits", 8),
     }
-
-
-def rows_of(predictions: Predictions, model: ClassifierModule) -> Iterator[dict[str, object]]:
-    """Makes a row for each image of a split."""
-    images = predictions.images
-    files = getattr(images, "files", None)
-    known = predictions.known.tolist()
-    correct = predictions.correct.tolist()
-    confidence = predictions.confidence.numpy()  # float32, which has the shortest text
-    for at, index in enumerate(predictions.indices.tolist()):
-        path = images.name(index) if files is None else spelt(str(files[index]))
-        if known[at]:
-            yield {
-                "path": path,
-                "label": model.label_names(predictions.predicted[at]),
-                "confidence": confidence[at],
-                "true_label": model.label_names(predictions.labels[at]),
-                "correct": json.dumps(correct[at]),
-            }
-        else:
-            yield {"path": path, "error": "has no label, or cannot be read as an image"}

@@ -14,6 +14,7 @@ from ..cli.entry import quiet_libraries
 from ..errors import UserError
 from ..loading.batch import BatchDataset
 from ..loading.data_module import ImageDataModule
+from ..loading.scan import spelt
 
 if TYPE_CHECKING:
     from .module import ClassifierModule, Split
@@ -71,6 +72,12 @@ class Predictions:
         positions = (self.known & (self.correct == correct)).nonzero().flatten()
         order = self.confidence[positions].argsort(descending=True, stable=True)
         return positions[order][:count].tolist()
+
+    def path(self, row: int) -> str:
+        """Returns the path of an image's file, or its name if it is in none."""
+        index = int(self.indices[row])
+        files = getattr(self.images, "files", None)
+        return self.images.name(index) if files is None else spelt(str(files[index]))
 
     @staticmethod
     def of_split(
