@@ -52,6 +52,7 @@ def test_timm_alone_gives_the_checkpoints_probabilities_and_weights_start_from_i
     folder = tmp_path / "our flowers"
     run(checkpoint_of(model, tmp_path / "a model.ckpt"), f"{folder}/")
     assert sorted(file.name for file in folder.iterdir()) == FILES
+    assert len({file.stat().st_mode for file in folder.iterdir()}) == 1  # the umask's
     config = read_json(folder / "config.json")
     assert config["label_names"] == model.class_names
     assert not {"tag", "license", "paper_ids"} & {*config["pretrained_cfg"]}  # of other weights

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +37,8 @@ def write_folder(network: nn.Module, model: "ImageClassifier", folder: Path) -> 
     if model.thresholds:
         about["thresholds"] = [*model.thresholds.values()]
     save_for_hf(twin, str(folder), about, _timm_args(model), safe_serialization=True)
+    # safetensors writes for its owner alone
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")
 
 
 def _timm_twin(network: nn.Module, model: "ImageClassifier") -> nn.Module:
