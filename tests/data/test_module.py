@@ -7,7 +7,6 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from project.data import FolderDataModule
 from project.engine import ArrayDataset, UserError
 from project.engine.training.sampler import weighted_draw
 from project.model import ImageClassifier
@@ -19,7 +18,6 @@ from tests.engine.loading.stubs import (
     by_index,
     epoch_of,
     require_equal,
-    trainer as stub_trainer,
 )
 from tests.stress import RANDOM_TRANSFORM
 
@@ -90,12 +88,11 @@ def test_options_that_images_or_devices_do_not_allow_are_refused_by_name(options
         epoch_of(attached(NoiseDataModule(**{"batch_size": 12} | options), world_size=world_size))
 
 
-def test_an_example_input_of_a_model_passes_the_transfer_hooks(tmp_path):
-    example = torch.zeros(1, 3, 12, 12)
-    files: Any = FolderDataModule(str(tmp_path), on_bad_image="skip")
-    files.trainer = stub_trainer()
-    assert files.on_before_batch_transfer(example, 0) is example
-    assert files.on_after_batch_transfer(example, 0) is example
+def test_a_set_with_fewer_images_than_processes_is_refused():
+    data = attached(NoiseDataModule(val=2, batch_size=12), world_size=3)
+    wanted = "val set has fewer images, 2, than there are processes, 3; use --trainer.devices 2"
+    with pytest.raises(UserError, match=wanted):
+        data.val_dataloader()
 
 
 def test_a_checkpoint_names_the_transforms_and_holds_plain_numbers(workplace):

@@ -1,7 +1,6 @@
 """One command, started in each way that docs/many_devices.md and examples/launch show, does the same and speaks once."""
 
 import functools
-import json
 import re
 import shlex
 import subprocess
@@ -14,9 +13,8 @@ import pytest
 import yaml
 
 from project.engine.errors import UserError
-from project.engine.run.processes import EXIT_CODE
 from project.fit import FitCLI
-from tests.conftest import cases
+from tests.conftest import cases, read_json
 from tests.distributed.job import CALLBACK, TINY
 from tests.distributed.processes import (
     ROOT,
@@ -85,7 +83,7 @@ def launched(tmp_path_factory) -> Any:
         (folder,) = (place / "runs").iterdir()
         out = "".join(process.out for process in processes)
         err = "".join(process.err for process in processes)
-        return folder, json.loads((folder / "metrics.json").read_text()), out, err
+        return folder, read_json(folder / "metrics.json"), out, err
 
     return launch
 
@@ -131,7 +129,7 @@ def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monke
 
 @pytest.mark.slow
 def test_every_task_of_slurm_that_is_stopped_asks_for_another_turn(tmp_path):
-    assert [task.code for task in by_slurm(tmp_path, *STOP)] == [EXIT_CODE, EXIT_CODE]
+    assert [task.code for task in by_slurm(tmp_path, *STOP)] == [75, 75]
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from torch.optim import SGD
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
 from torchvision.transforms.v2 import RandAugment
 
-from project.engine import UserError
 from project.engine.errors import UnreadableFileError
 from project.engine.loading import check
 from project.engine.loading.decode import check_image
@@ -79,28 +78,11 @@ def fit_and_evaluate(world_size):
     return {split: (measured, weights[split]) for split, measured in model.results.items()}
 
 
-def refusal(model, world_size):
-    """What a set with fewer images than processes is told."""
-    try:
-        trainer(world_size).test(model, datamodule=data_of(world_size - 1, world_size))
-    except UserError as error:
-        return str(error)
-
-
-def fraction(model, world_size):
-    """How many images a fraction of the batches is, where the processes have 3 and 2 of them."""
-    data = flowers(80, 2 * world_size + 1, world_size)
-    trainer(world_size, limit_val_batches=0.4).validate(model, datamodule=data, verbose=False)
-    return model.results["val"]["total"]
-
-
 def evaluate(out):
     """Evaluates sets of many sizes on all processes that were launched; the first writes down the metrics."""
     world_size, model = int(os.environ.get("WORLD_SIZE", "1")), classifier()
     measured = {
         "exact": {size: evaluated(model, size, world_size) for size in sizes(world_size)},
-        "fraction": fraction(model, world_size),
-        "refusal": refusal(model, world_size) if world_size > 1 else "",
         "fit": fit_and_evaluate(world_size),
     }
     if os.environ.get("RANK", "0") == "0":
@@ -136,16 +118,6 @@ def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(measured):
             require_equal(results[split], expected)
         assert results["test"]["total"] == size == sum(map(sum, results["val"]["confusion_matrix"]))
         assert results["predictions"]["indices"] == [*range(size)]
-
-
-def test_a_fraction_of_the_batches_is_as_many_on_each_process_and_too_few_images_are_refused(
-    measured,
-):
-    world_size = measured["world_size"]
-    if world_size > 1:
-        assert measured["fraction"] == world_size
-        wanted = f"has fewer images, {world_size - 1}, than there are processes, {world_size};"
-        assert wanted in measured["refusal"]
 
 
 def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(measured):

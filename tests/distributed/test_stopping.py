@@ -11,7 +11,6 @@ import pytest
 from project.engine.errors import UserError
 from project.engine.run.processes import StopRequest
 from project.fit import FitCLI
-from tests.conftest import cases
 from tests.distributed.job import CALLBACK, TINY
 from tests.distributed.processes import (
     fork,
@@ -23,7 +22,7 @@ from tests.distributed.processes import (
     wait,
     wait_until,
 )
-from tests.engine.toy import differences, outcome
+from tests.engine.toy import cases, differences, outcome
 
 FLAGS = ["project.fit", *TINY, "--name=run", "--callbacks.last_checkpoint.every_n_steps=1"]
 RECORDING = [*FLAGS, "--data.batch_size=12", "--trainer.max_epochs=2", f"{CALLBACK}RecordsBatches"]
