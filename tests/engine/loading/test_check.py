@@ -1,10 +1,8 @@
 """The check of image files remembers what it found, so that the next one looks at new files only."""
 
 import os
-from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -90,10 +88,8 @@ def test_a_broken_file_is_named_at_every_start_and_leaves_the_record_alone(root)
 
 def test_a_record_that_cannot_be_read_is_made_anew(root, looked_at):
     start(root)
-    whole, known = record().read_bytes(), np.load(record())
-    np.savez(another_kind := BytesIO(), known)
-    np.save(another_shape := BytesIO(), known[None])
-    for damaged in (b"", whole[:-1], another_kind.getvalue(), another_shape.getvalue()):
+    whole = record().read_bytes()
+    for damaged in (b"", whole[:-1]):
         record().write_bytes(damaged)
         looked_at.clear()
         assert start(root) == by_hand(root)

@@ -223,12 +223,3 @@ def is_refused(read: Callable[[Path], object], path: Path) -> bool:
     except UnreadableFileError:
         return True
     return False
-
-
-@pytest.mark.parametrize("suffix", ["gif", "webp", "png", "tif"])
-def test_of_several_frames_or_pages_the_first_is_used(tmp_path, suffix):
-    first, *others = (smooth(64, 48).rotate(angle) for angle in (0, 90, 180))
-    path = save(first, tmp_path / f"image.{suffix}", save_all=True, append_images=others)
-    check_image(path)
-    assert difference(decoded(path), first).mean() < 8
-    assert difference(decoded(path), others[1]).mean() > 40

@@ -16,14 +16,12 @@ from tests.engine.loading.stubs import Files, attached, by_class
 
 PREPROCESSING: Any = {"resize": 16, "crop": 16, "mean": [0.5] * 3, "std": [0.2] * 3}
 NAMES = ["with space", "Größe", "向日葵", "μαργαρίτα", "100%", "a.b", "it's", "-x"]
+NO_MAC = pytest.mark.skipif(os.uname().sysname == "Darwin", reason="macOS wants UTF-8")
 
 
-@pytest.mark.parametrize("name", [*NAMES, os.fsdecode(b"Gr\xfcn")])
+@pytest.mark.parametrize("name", [*NAMES, pytest.param(os.fsdecode(b"Gr\xfcn"), marks=NO_MAC)])
 def test_any_name_of_a_folder_or_a_file_will_do(tmp_path, name):
-    try:
-        root = write_folder(tmp_path / name, {name: 5, "other": 5})
-    except OSError:
-        pytest.skip("this file system wants UTF-8")
+    root = write_folder(tmp_path / name, {name: 5, "other": 5})
     for file in sorted((root / name).iterdir()):
         file.rename(file.with_name(f"{name} {file.name}"))
     data = attached(Files(root))
@@ -40,12 +38,8 @@ def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_b
     names = ("a", "a/field", "a/field/far/away", "a/field.jpg", "b", "b/field", "only below/sub")
     root = write_folder(tmp_path, dict.fromkeys(names, 3))
     expected = ImageFolder(str(root))
-    (root / "a" / "notes.txt").touch()
-    systems = (".git", "__MACOSX", "@eaDir")
-    write_folder(
-        root,
-        {place: 2 for name in systems for place in (f"{name}/a", f"a/{name}", f"a/field/{name}")},
-    )
+    for name in (".git", "__MACOSX", "@eaDir"):
+        write_folder(root, dict.fromkeys((f"{name}/a", f"a/{name}", f"a/field/{name}"), 2))
     data = Files(root)
     assert data.class_names == expected.classes
     ours = [(file.path, data.class_names.index(file.label)) for file in data.files()]
@@ -89,8 +83,6 @@ def test_links_are_followed_unless_they_lead_back_up(tmp_path):
     found, notes = paths(tmp_path / "in")
     assert [os.path.relpath(path, tmp_path / "in") for path in found] == ["dead.jpg", "aside/1.jpg"]
     assert notes == ["files left out: 1 without a suffix"]  # the link that leads back
-    named = [f"{tmp_path}/missing", f"{tmp_path}/other/1.jpg"]
-    assert paths(*named) == (named, [])
 
 
 @pytest.mark.parametrize(
