@@ -203,12 +203,13 @@ def write_csv(folder: Path) -> None:
 
 def write_coco(file: Path) -> None:
     """Annotations of two boxes in each of twelve images, of two categories."""
-    images, boxes = [], []
-    for number, path in enumerate(sorted(make_folder(file.parent, {"pets": 12}).glob("pets/*"))):
-        images.append({"id": number, "file_name": f"pets/{path.name}"})
-        for category in (3, 7):
-            box = {"image_id": number, "category_id": category, "bbox": [category, 2, 20, 18]}
-            boxes.append(box)
+    paths = sorted(make_folder(file.parent, {"pets": 12}).glob("pets/*"))
+    images = [{"id": at, "file_name": f"pets/{path.name}"} for at, path in enumerate(paths)]
+    boxes = [
+        {"image_id": at, "category_id": category, "bbox": [category, 2, 20, 18]}
+        for at in range(len(paths))
+        for category in (3, 7)
+    ]
     categories = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
     coco = {"images": images, "annotations": boxes, "categories": categories}
     file.write_text(json.dumps(coco))

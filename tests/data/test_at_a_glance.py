@@ -46,18 +46,9 @@ def one_hot(number: int) -> str:
     return f"{number}.jpg, {number % 2}, {1 - number % 2}"
 
 
-def parquet_of_paths() -> None:
-    files = {"file": [f"img/{i}.jpg" for i in range(12)], "label": [i % 2 for i in range(12)]}
-    write_parquet(Path("labels.parquet"), files)
-
-
 def arrays() -> dict[str, Any]:
     pixels = np.random.default_rng(0).integers(0, 256, (24, 20, 18, 3), dtype=np.uint8)
     return {"train_images": pixels, "train_labels": np.arange(24)[:, None] % 3}
-
-
-def mat() -> None:
-    pytest.importorskip("scipy.io").savemat("FILE.mat", arrays())
 
 
 def hdf5() -> None:
@@ -105,12 +96,17 @@ MADE: dict[str, list[Callable[[], object]]] = {
             "\n".join(json.dumps({"file_name": f"{i}.jpg", "label": i % 2}) for i in range(12))
         ),
     ],
-    "Parquet with paths": [parquet_of_paths],
+    "Parquet with paths": [
+        lambda: write_parquet(
+            Path("labels.parquet"),
+            {"file": [f"img/{i}.jpg" for i in range(12)], "label": [i % 2 for i in range(12)]},
+        )
+    ],
     "Parquet with images": [lambda: save_parquet(Path("FOLDER"))],
     "a name on": [lambda: save_splits(Path("NAME"))],
     "a class of": [],
     "`.npz`": [lambda: np.savez("FILE.npz", **arrays())],
-    "`.mat`": [mat],
+    "`.mat`": [lambda: pytest.importorskip("scipy.io").savemat("FILE.mat", arrays())],
     "HDF5": [hdf5],
     "COCO": [lambda: write_coco(Path("FILE.json"))],
 }

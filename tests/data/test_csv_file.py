@@ -239,34 +239,18 @@ def table(*rows, header="path,label,split"):
     ),
     ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column must name"),
     ({"t.json": "[{}]"}, "each line must be the object of an image"),
+    ({"t.parquet": ""}, r"needs the package pyarrow: pip install .*\[tables\]"),
     ({"t.jsonl": "{"}, r"t\.jsonl' cannot be read as a table: line 1"),
     ({"t.jsonl": "{}\n\n{]"}, r"t\.jsonl' cannot be read as a table: line 3"),
     ({"t.jsonl": '{"path": ' + "[" * 100_000}, r"t\.jsonl' cannot be read as a table"),
     ({"t.jsonl": '{"path": 1}\n[]'}, r"t\.jsonl' cannot be read as a table"),
     ({"t.jsonl": '{"path": "img/0.jpg", "label": 1}\n\n{"path": "img/1.jpg"}'}, "', line 3: it"),
 )
-def test_what_is_wrong_or_open_is_named_with_its_line(tmp_path, tables, message):
+def test_what_is_wrong_or_open_is_named_with_its_line(tmp_path, monkeypatch, tables, message):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed
     file = write_tables(tmp_path, {"img/{}.jpg": 12, "other/{}.jpg": 1}, tables)
     with pytest.raises(UserError, match=message):
         module(file).files()
-
-
-def test_options_that_fit_no_column_or_path_are_named(root):
-    rows = [(*row, "") for row in rows_of(root)]
-    file = write(root / "labels.csv", rows, ("path", "label", "site"))
-    for options, message in (
-        ({"group": "site"}, "--data.group: 'site' finds nothing in 'daisy"),
-        ({"label_from": "(x)"}, r"--data.label_from: '\(x\)' finds nothing in 'daisy"),
-        ({"split_column": "x"}, "split_column must name .* path, label or site, got 'x'"),
-        ({"split_column": "site"}, "line 2: the split must be train, val or test, got ''"),
-    ):
-        with pytest.raises(UserError, match=message):
-            module(file, **options).files()
-    for other in (root / "none.csv", root / "rose" / "image 0.jpg"):
-        with pytest.raises(
-            UserError, match=f"there is no file '{other}'|cannot be read as a table"
-        ):
-            module(other).files()
 
 
 def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(root):
@@ -279,10 +263,3 @@ def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(ro
     write_parquet(file, {"image": [{"bytes": b"", "path": ""}], "label": [0]})
     with pytest.raises(UserError, match="holds the images themselves; --data hf:FOLDER reads it"):
         module(file).files()
-
-
-def test_without_pyarrow_one_line_says_what_to_install(root, monkeypatch):
-    (root / "t.parquet").touch()
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"needs the package pyarrow: pip install .*\[tables\]"):
-        module(root / "t.parquet").files()

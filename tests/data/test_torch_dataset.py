@@ -47,13 +47,6 @@ class Samples:
         return self.sample(index)
 
 
-class Plain(Samples):
-    """What a parser can make."""
-
-    def __init__(self, size: int = 30) -> None:
-        super().__init__(size=size)
-
-
 def module(train: Any, **options: Any) -> Any:
     sizes = {"image_size": 16, "batch_size": 4, "num_workers": 0}
     return TorchDatasetModule(train, **sizes | options)
@@ -79,7 +72,7 @@ def require_served_alike(*modules: Any) -> None:
     ("pad", 16, default_loader),
     ("squash", 8, lambda path: Path(path).read_bytes()),
 )
-def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(
+def test_an_image_folder_of_torchvision_is_served_by_workers_as_the_folder_is_to_the_last_bit(
     tmp_path, fit, size, loader
 ):
     classes = {"rose": 10, "daisy": 20, "tulip": 15}
@@ -87,9 +80,10 @@ def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_b
         split: ImageFolder(str(write_folder(tmp_path / split, classes)), loader=loader)
         for split in SPLITS
     }
-    options: Any = {"image_size": size, "batch_size": 4, "num_workers": 0, "seed": 3, "fit": fit}
+    options: Any = {"image_size": size, "batch_size": 4, "seed": 3, "fit": fit}
     require_served_alike(
-        TorchDatasetModule(**sets, **options), FolderDataModule(str(tmp_path), **options)
+        TorchDatasetModule(**sets, **options, num_workers=2),
+        FolderDataModule(str(tmp_path), **options, num_workers=0),
     )
 
 
@@ -213,17 +207,17 @@ def test_one_process_at_a_time_downloads(tmp_path, download):
 def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measures_on_something_else(
     workplace, capsys
 ):
-    train = ["--data=TorchDatasetModule", f"--data.train={__name__}.Plain", "--data.train.size=60"]
+    train = [*FAKE, "--data.train.size=60", "--data.train.num_classes=3"]
     test = [
         "--data.test=torchvision.datasets.FakeData",
         "--data.test.size=10",
         "--data.test.image_size=[3,20,24]",
-        "--data.class_names=[a,b,c,d,e,f,g,h,i,j]",
+        "--data.test.num_classes=3",
     ]
     fit(*train, *test, *SMALL, *TINY_MODEL)
     best = "runs/run/checkpoints/best.ckpt"
     said = one_line(lambda: evaluate(best), capsys)
-    assert "trained with the dataset Plain as train" in said
+    assert "FakeData as train" in said
     assert "FakeData as test" in one_line(lambda: evaluate(best, *train), capsys)
     evaluate(best, *train, *test)
     assert "/10)" in capsys.readouterr().out
