@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 from unittest.mock import Mock
 
@@ -39,16 +38,6 @@ from tests.engine.toy import (
     stop_at,
 )
 
-EXPLAINED: dict[str, Any] = {
-    "class_names": ["a", "b", "c"],
-    "epoch": 3,
-    "step": 8,
-    "metrics": {},
-    "arch": "resnet18",
-    "arch_args": {"stem": "cifar"},
-    "data": {"class_path": "Data", "init_args": {}},
-    "preprocessing": {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3},
-}
 PREVIOUS = LAST.with_name("previous.ckpt")
 EVERY_STEP = "--callbacks.last_checkpoint.every_n_steps=1"
 
@@ -66,7 +55,6 @@ def test_a_path_that_is_no_file_is_named(tmp_path, read, name):
     "content",
     [
         {"state_dict": {}, "epoch": 1},
-        {ABOUT: EXPLAINED},
         {ABOUT: {}, "state_dict": {}},
         [ABOUT, "state_dict"],
         torch.zeros(3),
@@ -169,15 +157,8 @@ class Deep(nn.Module):
 shallow = partial(Deep, depth=1)
 
 
-@pytest.fixture
-def allowed(monkeypatch) -> set[str]:
-    """The modules that the user has named; none yet."""
-    names: set[str] = set()
-    monkeypatch.setattr("project.engine.run.settings._allowed", names)
-    return names
-
-
-def test_a_network_is_found_in_a_module_that_the_user_has_named_and_where_it_has_moved(allowed):
+def test_a_network_is_found_in_a_module_that_the_user_has_named_and_where_it_has_moved(monkeypatch):
+    monkeypatch.setattr("project.engine.run.settings._allowed", set())
     here = f"{__name__}.Deep"
     for path in (here, "of_an_earlier_name.Deep"):
         with pytest.raises(UserError, match=f"give --import {__name__} if that is yours"):
@@ -186,17 +167,6 @@ def test_a_network_is_found_in_a_module_that_the_user_has_named_and_where_it_has
     for path in (here, f"{__name__}.shallow", "resnet18"):
         assert network_of_file(path, {"depth": 3}) == path
     assert network_of_file("of_an_earlier_name.Deep", {"depth": 3}) == here
-
-
-def test_a_module_that_imports_when_it_is_asked_is_not_asked(allowed, monkeypatch):
-    asked: list[str] = []
-    lazy: Any = ModuleType("lazy")
-    lazy.__getattr__ = lambda name: asked.append(name)
-    monkeypatch.setitem(sys.modules, "lazy", lazy)
-    allow_module("lazy")
-    with pytest.raises(UserError, match="give --import lazy"):
-        network_of_file("lazy.Network", None)
-    assert not asked
 
 
 class Base:
@@ -241,21 +211,10 @@ def test_what_is_no_plain_setting_is_left_out(options, kept):
     assert plain_options(options, newest) == kept
 
 
-@cases(
-    "options name",
-    ({"filename": "best"}, "best"),
-    ({"filename": "best", "dirpath": "runs/run/checkpoints"}, "best"),
-    ({"save_last": True}, "last"),
-)
-def test_a_checkpoint_of_the_users_does_not_take_the_name_of_the_runs(workplace, options, name):
-    with pytest.raises(UserError, match=rf"^ModelCheckpoint would write {name}\.ckpt"):
-        fit(callbacks=[ModelCheckpoint(monitor="val/loss", **options)])
-
-
 def test_a_users_best_elsewhere_is_not_taken_for_the_runs(workplace):
-    fit(callbacks=[ModelCheckpoint("mine", "best", monitor="val/loss")])
+    fit(callbacks=[ModelCheckpoint("mine", "best-{step}", monitor="step", mode="max")])
     assert read_json(RUN / "metrics.json")["selection"]["monitor"] == "val/accuracy"
-    assert Path("mine/best.ckpt").exists()
+    assert os.listdir("mine") == ["best-step=8.ckpt"]  # the earlier one was removed
 
 
 class Forgetful(ToyClassifier):

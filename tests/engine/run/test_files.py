@@ -46,27 +46,6 @@ def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
     assert synced == [(True, False), (False, True)]  # the file, then its folder
 
 
-@cases(
-    "name is_removed",
-    ("run/own.ckpt", True),
-    ("elsewhere/written.ckpt", True),
-    ("elsewhere/theirs.ckpt", False),
-    ("run/link.ckpt", False),
-    ("run/config.yaml", False),
-    ("run", False),
-)
-def test_only_checkpoints_of_the_run_and_what_it_wrote_are_removed(tmp_path, name, is_removed):
-    io = AtomicCheckpointIO(tmp_path / "run")
-    io.save_checkpoint({}, tmp_path / "elsewhere" / "written.ckpt")
-    io.save_checkpoint({}, tmp_path / "run" / "own.ckpt")
-    for other in ("elsewhere/theirs.ckpt", "run/config.yaml"):
-        (tmp_path / other).touch()
-    (tmp_path / "run" / "link.ckpt").symlink_to(tmp_path / "elsewhere" / "theirs.ckpt")
-    before = {*tmp_path.rglob("*")}
-    io.remove_checkpoint(tmp_path / name)
-    assert before - {*tmp_path.rglob("*")} == ({tmp_path / name} if is_removed else set())
-
-
 CONTENT = {
     "flowers/rose/1.jpg": os.urandom(3000),
     "flowers/rose/2.jpg": b"two",
