@@ -11,11 +11,9 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     LambdaCallback,
-    StochasticWeightAveraging,
 )
 from torch import Tensor
 
-from project.engine import UserError
 from tests.engine.toy import (
     BEST,
     LAST,
@@ -34,8 +32,6 @@ from tests.engine.toy import (
     toy_trainer,
 )
 from tests.engine.training.test_resume import SCALED
-
-QUIET = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
 
 
 class Witness(Callback):
@@ -161,12 +157,6 @@ def test_a_loss_scaler_may_skip_steps_until_its_scale_is_below_one(workplace, ca
     assert skipped == [1, 3, 4]
 
 
-def test_an_average_that_cannot_resume_exactly_is_refused():
-    trainer = toy_trainer(callbacks=[StochasticWeightAveraging(0.1)])
-    with pytest.raises(UserError, match="a resumed StochasticWeightAveraging "):
-        trainer.fit(toy(), datamodule=ToyData())
-
-
 class Linear(ToyClassifier):
     """A layer without statistics, whose mean gradient does not depend on the batches of a step."""
 
@@ -174,7 +164,7 @@ class Linear(ToyClassifier):
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, num_classes))
 
 
-@QUIET
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
 @cases(
     "batches accumulate changes",
     (4, 2, {}),
