@@ -99,23 +99,13 @@ def test_the_engines_tests_pass_with_the_rest_of_the_package_removed(tmp_path):
     assert "[100%]" in succeed(command, tmp_path, PYTHONPATH=str(tmp_path)).out
 
 
-def test_the_engine_names_no_class_example_or_page_of_yours():
-    classes = re.compile(r"^class ([A-Z]+[a-z0-9]+[A-Z]\w*)", re.M)
-    inside = "".join(path.read_text() for path in ENGINE.rglob("*.py"))
-    everywhere = "".join(path.read_text() for path in PROJECT.rglob("*.py"))
-    names = "|".join({*classes.findall(everywhere)} - {*classes.findall(inside)})
-    assert re.findall(rf"\b(?:{names})\b|\bexamples/|\b(?!README)\w+\.md\b", inside) == []
-
-
 def test_each_name_of_the_door_is_documented_and_its_example_runs():
     names = {name: getattr(engine, name) for name in engine._MODULES}
     assert len(names) <= 20  # two of them for examples alone
     assert all(value.__doc__ for value in names.values())
-    examples = doctest.DocTestParser().get_examples(engine.__doc__ or "")
-    shown = " ".join(example.source for example in examples)
-    assert [name for name in names if not re.search(rf"\b{name}\b", shown)] == []
     flags = doctest.IGNORE_EXCEPTION_DETAIL  # the package may have another name
-    assert doctest.testmod(engine, extraglobs=names, optionflags=flags).failed == 0
+    results = doctest.testmod(engine, extraglobs=names, optionflags=flags)
+    assert results.attempted > results.failed == 0
 
 
 @pytest.mark.parametrize("place", PRIVATE_NAMES)
@@ -132,27 +122,21 @@ OWN = ("self", "cls", "super()")
 THEIRS = {"torch", "torchvision", "torchmetrics", "lightning", "jsonargparse"}
 # but not os._exit, and what is public of named tuples and of IPython
 PRIVATE = re.compile(r"\._(?!_|exit$|replace$|asdict$|make$|fields$|render_traceback_$)\w+$")
-
-
-def test_no_other_module_touches_a_private_name():
-    for path in PROJECT.rglob("*.py"):
-        nodes = [*ast.walk(ast.parse(path.read_text()))]
-        attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
-        taken = {ast.unparse(node) for node in attributes if ast.unparse(node.value) not in OWN}
-        private = [name for name in taken if PRIVATE.search(name)]
-        private += [name for name in imported(path) if re.search(r"(^|\.)_(?!_)", name)]
-        assert path.name == "upstream.py" or not private, path
-
-
 IMPLICIT = re.compile(  # public by spelling alone: nobody documents what they hold
     r"\b(?:fit_loop\.(?!setup_data)\w+|\w*epoch_loop|(?:batch|epoch|optim)_progress|restarted_\w+|found_inf"
     r"|_schedule_phases)\b|\"loops\"|def state_dict\(self\).*:\n.*\n\s+return \{\}"
 )
 
 
-def test_no_other_module_relies_on_what_upstream_happens_to_do():
+def test_no_other_module_touches_a_private_name_or_relies_on_what_upstream_happens_to_do():
     for path in PROJECT.rglob("*.py"):
-        assert bool(IMPLICIT.search(path.read_text())) == (path.name == "upstream.py"), path
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+        taken = {ast.unparse(node) for node in attributes if ast.unparse(node.value) not in OWN}
+        private = [name for name in taken if PRIVATE.search(name)]
+        private += [name for name in imported(path) if re.search(r"(^|\.)_(?!_)", name)]
+        private += IMPLICIT.findall(path.read_text())
+        assert path.name == "upstream.py" or not private, path
 
 
 def private_names(cls: type) -> set[str]:
