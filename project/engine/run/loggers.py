@@ -14,11 +14,9 @@ _EVENT_FILES = "events.out.tfevents.*"
 
 
 class RunLogger(TensorBoardLogger):
-    """TensorBoard's files in the run's folder, without ``hparams.yaml``: there is a config."""
+    """TensorBoard's files in the run's folder."""
 
-    def save(self) -> None:
-        """Flushes the event file."""
-        self.experiment.flush()
+    NAME_HPARAMS_FILE = "config.yaml"  # the run's, so that Lightning writes none beside it
 
 
 def loggers_of(chosen: object, folder: Path) -> list[Logger]:
