@@ -1,15 +1,16 @@
-"""The classifier against plain loops: logits, any loss, views at test time; with data modules and any loader."""
+"""The classifier against plain loops: logits, any loss, views at test time; with any loader; a step waits for no device."""
 
 import sys
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, Trainer
 from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
@@ -21,11 +22,10 @@ from torch.utils.data import DataLoader
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
 from project.engine.training.non_finite import StopOnNonFinite
-from project.model import ImageClassifier
+from project.model import CrossEntropy, ImageClassifier
 from project.model.inference import ProbabilityNetwork, mean_logits
-from project.model.losses import CrossEntropy
 from project.model.normalize import resized
-from tests.conftest import SLIM, TINY, cases, evaluate, fit
+from tests.conftest import SLIM, TINY, cases, evaluate, fit, small
 
 SIDE = 16
 PREPROCESSING: Any = {
@@ -183,9 +183,6 @@ def test_what_is_exported_takes_means_over_views():
     with torch.no_grad():
         expected = mean_logits(model, images, "flip_and_shift").softmax(1)
         torch.testing.assert_close(ProbabilityNetwork(model).eval()(images), expected)
-    model.test_time_augmentation = "rotate"  # as a checkpoint may say
-    with pytest.raises(UserError, match="must be flip or flip_and_shift, got rotate"):
-        model.predict_step(images, 0)
 
 
 @pytest.mark.parametrize("exact", [None, True, False])
@@ -195,9 +192,59 @@ def test_evaluation_is_in_float32_unless_training_s_precision_is_asked_for(exact
         expected = model(batch[0])
         with torch.autocast("cpu", torch.bfloat16):
             rounded = model(batch[0]).float()
-            found = [step(batch, 0) for step in (model.validation_step, model.test_step)]
+            rounds_on_gpus: list[bool] = []
+            model.network.register_forward_pre_hook(
+                lambda *_: rounds_on_gpus.append(torch.backends.cudnn.allow_tf32)
+            )
+            logits = [step(batch, 0) for step in (model.validation_step, model.test_step)]
     assert not torch.equal(rounded, expected)
-    assert all(torch.equal(one, rounded if exact is False else expected) for one in found)
+    assert all(torch.equal(of, rounded if exact is False else expected) for of in logits)
+    assert rounds_on_gpus == [exact is False] * 2
+    assert torch.backends.cudnn.allow_tf32
+
+
+class OnMeta(Callback):
+    """Moves training to the device without data, where ``item``, ``tolist``, ``cpu``, ``nonzero`` and the like are errors."""
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        pl_module.to("meta")
+        trainer.strategy._root_device, trainer._teardown = torch.device("meta"), lambda: None
+        trainer.strategy.setup_optimizers(trainer)
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert batch.images.is_meta
+        if batch_idx == 3:
+            raise EOFError("the steps were taken")
+
+
+@cases(
+    "flags",
+    ["--trainer.enable_progress_bar=true", "--trainer.callbacks+=TQDMProgressBar"],
+    [
+        "--data.batch_transforms+=torchvision.transforms.v2.MixUp",
+        "--trainer.accumulate_grad_batches=2",
+    ],
+    [
+        "--model.optimizer=examples.recipes.muon.Muon",
+        "--trainer.gradient_clip_val=1",
+        "--data.crop_padding=2",
+    ],
+    [
+        "--data.device_cache=true",
+        "--trainer.precision=bf16-mixed",
+        "--model.loss.class_weights=balanced",
+    ],
+)
+def test_a_step_reads_nothing_from_its_device(workplace, monkeypatch, flags):
+    monkeypatch.setattr(
+        torch, "get_device_module", lambda _: SimpleNamespace(manual_seed=lambda seed: None)
+    )
+    # the last step of an epoch, which alone is logged, may wait
+    quiet = ["--trainer.logger=false", "--trainer.log_every_n_steps=50"]
+    with pytest.raises(EOFError, match="the steps were taken"):
+        small(*quiet, *flags, callbacks=[OnMeta()])
 
 
 class Counted(Memory):

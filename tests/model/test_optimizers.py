@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,17 @@ from project.model import CosineWithWarmup
 from project.model.networks import build_network
 from project.model.optimizers import build_optimizer, fuse
 from project.model.schedules import build_schedule
-from tests.conftest import cases
+from tests.conftest import (
+    ONE_CPU,
+    QUIET,
+    RUN,
+    SLIM,
+    TINY_DATA,
+    cases,
+    fit,
+    one_line,
+    small,
+)
 from tests.model.test_classifier import Memory, linear, trainer
 
 RATE = 0.02
@@ -31,19 +42,17 @@ HALVING = partial(StepLR, step_size=1, gamma=0.5)
 
 
 @cases(
-    "cls asked",
-    (SGD, {"fused": False}),
-    (SGD, {"foreach": True}),
-    (SGD, {"differentiable": True}),
-    (RMSprop, {}),
+    "cls asked fused",
+    (SGD, {}, True),
+    (SGD, {"fused": False}, False),
+    (SGD, {"foreach": True}, None),
+    (SGD, {"differentiable": True}, None),
+    (RMSprop, {}, None),  # torch has none
 )
-def test_steps_are_fused_unless_another_way_was_asked_for(cls, asked):
-    fuse(usual := SGD([nn.Parameter(torch.zeros(1))]))
-    assert usual.param_groups[0]["fused"]
-    (group,) = (optimizer := cls([nn.Parameter(torch.zeros(1))], **asked)).param_groups
-    before = dict(group)
+def test_steps_are_fused_unless_another_way_was_asked_for(cls, asked, fused):
+    optimizer = cls([nn.Parameter(torch.zeros(1))], **asked)
     fuse(optimizer)
-    assert group == before
+    assert optimizer.param_groups[0].get("fused") is fused
 
 
 @pytest.mark.parametrize("layer_decay", [1.0, 0.5])
@@ -215,3 +224,54 @@ def test_a_longer_run_stretches_its_schedule(tmp_path, make):
     assert resumed[1:] == pytest.approx(
         whole[11:]
     )  # the first was set at the end of the shorter run
+
+
+PLATEAU = [
+    "--model.lr_scheduler=ReduceLROnPlateau",
+    "--model.lr_scheduler.patience=0",
+    "--model.lr_scheduler.threshold=1e9",  # nothing is an improvement but the first
+    "--trainer.max_epochs=4",
+]
+
+
+@cases(
+    "flags monitor looks",  # how often it looked at the metric, in four epochs of four steps
+    ("", "val/loss", 4),
+    ("--trainer.check_val_every_n_epoch=2", "val/loss", 2),
+    ("--model.lr_scheduler_interval=step", "val/loss", 4),
+    ("--model.lr_scheduler_interval=step --trainer.val_check_interval=2", "val/loss", 8),
+    ("--model.lr_scheduler_interval=step --trainer.log_every_n_steps=1", "train/loss", 16),
+    ("--trainer.check_val_every_n_epoch=2", "train/loss", 4),
+    ("--trainer.check_val_every_n_epoch=null --trainer.val_check_interval=3", "val/loss", 4),
+    ("--trainer.check_val_every_n_epoch=null --trainer.val_check_interval=9", "val/loss", 0),
+    ("--trainer.check_val_every_n_epoch=2 --model.lr_scheduler_interval=step", "val/loss", 0),
+    ("--trainer.val_check_interval=00:01:00:00", "val/loss", 0),
+    ("--model.lr_scheduler_interval=step --trainer.log_every_n_steps=3", "train/loss", 0),
+    ("--trainer.log_every_n_steps=0", "train/loss", 0),
+)
+def test_a_schedule_looks_at_a_metric_when_it_was_measured_or_is_refused_before_the_first_step(
+    workplace, capsys, flags, monitor, looks
+):
+    options = [*PLATEAU, f"--model.lr_scheduler.monitor={monitor}", *flags.split()]
+    if looks:
+        (config,) = small(*options).trainer.lr_scheduler_configs
+        assert config.scheduler.last_epoch == looks
+    else:
+        said = one_line(lambda: small(*options), capsys)
+        assert said.startswith(f"error: ReduceLROnPlateau watches {monitor}, which is not measured")
+        assert not [*RUN.rglob("*.ckpt")]
+
+
+def test_where_a_time_alone_ends_training_the_default_schedule_needs_no_length(
+    workplace, monkeypatch, capsys
+):
+    clock = SimpleNamespace(monotonic=count().__next__)  # a second passes whenever it is read
+    monkeypatch.setattr("lightning.pytorch.callbacks.timer.time", clock)
+    timed = [*TINY_DATA, *ONE_CPU, *QUIET, *SLIM, "--trainer.max_time=00:00:00:07"]
+    cli = fit(*timed, "--model.optimizer.lr=0.02")
+    assert cli.trainer.global_step > 0
+    assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0.02
+    assert capsys.readouterr().err.count("the learning rate is constant") == 1
+    for chosen in ("--model.lr_scheduler=CosineWithWarmup", "--model.lr_scheduler.lrf=0"):
+        said = one_line(lambda: fit(*timed, chosen), capsys)  # noqa: B023  # called at once
+        assert "must know where training ends" in said
