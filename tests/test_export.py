@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,9 +16,8 @@ import torch
 from PIL import Image
 
 from project import export
-from project.engine import UserError
+from project.engine import Preprocessing, UserError
 from project.engine.loading.files import prepare as prepare_file
-from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
 from project.model.formats import load_onnx, load_pt2, write_onnx
@@ -33,7 +31,7 @@ LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
 DEPLOY = ROOT / "examples" / "deploy"
 
 
-def run(checkpoint: Path, output: Path, *args: str) -> None:
+def run(checkpoint: Path, output: str | Path, *args: str) -> None:
     call(export, checkpoint, f"--output={output}", *args)
 
 
@@ -107,10 +105,8 @@ def test_the_file_says_what_it_needs_to_be_used(exported, place):
 
 def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypatch):
     class Tampered(ProbabilityNetwork):
-        def __init__(self, model: ImageClassifier) -> None:
-            super().__init__(model)
-            head: Any = self.network.get_submodule("fc")
-            head.bias.data[0] += 0.01
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) + 2e-4
 
     monkeypatch.setattr("project.model.inference.ProbabilityNetwork", Tampered)
     (tmp_path / "odd.pt2").write_bytes(b"before")
@@ -137,11 +133,6 @@ def test_a_mistake_is_one_line(place, workplace, capsys, args, expected):
     assert sorted(workplace.rglob("*")) == before
 
 
-def test_a_missing_package_is_named(place, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    assert "onnxscript" in one_line(lambda: run(place / "odd.ckpt", tmp_path / "odd.onnx"), capsys)
-
-
 class HardNet(torch.nn.Sequential):
     """A network with each operator that exporters write as HardSigmoid."""
 
@@ -164,7 +155,7 @@ def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path)
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
 @pytest.mark.parametrize("crop", [32, 33])
-def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit: Fit, crop):
+def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit, crop):
     prepare = runpy.run_path(str(DEPLOY / "prepare.py"))["prepare"]
     about = Preprocessing(resize=37, crop=crop, fit=fit, mean=[0.4, 0.5, 0.6], std=[0.2] * 3)
     texts = {"interpolation": "bilinear", "fit": fit, "resize": "37", "crop": str(crop)}

@@ -1,7 +1,6 @@
 """The promises of ``python -m project.export CKPT --output FOLDER/``: a folder that timm alone loads."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import yaml
 from PIL import Image
 
 from examples.multilabel import MultilabelClassifier
-from project import export
 from project.analysis.page import model_card
 from project.analysis.tables import class_rates
 from project.engine import Preprocessing
@@ -18,8 +16,9 @@ from project.engine.loading.crops import fit_image
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from project.model.timm_folder import to_timm
-from tests.conftest import call, cases, draw_image, one_line, read_json
+from tests.conftest import cases, draw_image, one_line, read_json
 from tests.distributed.job import classifier, trainer
+from tests.test_export import run
 
 timm = pytest.importorskip("timm", reason="timm is an extra")
 FILES = ["README.md", "config.json", "model.safetensors"]
@@ -32,10 +31,6 @@ def checkpoint_of(model: ImageClassifier, path: Path) -> Path:
     model.trainer.strategy.connect(model)
     model.trainer.save_checkpoint(path)
     return path
-
-
-def run(checkpoint: Path, output: str | Path, *args: str) -> None:
-    call(export, checkpoint, f"--output={output}", *args)
 
 
 @cases(
@@ -120,26 +115,18 @@ def test_a_network_that_timm_lacks_is_one_line(workplace, capsys, options, reaso
     assert [file.name for file in workplace.iterdir()] == ["model.ckpt"]
 
 
-def test_the_card_has_the_metrics_of_the_runs_test_by_class(tiny_run):
+def test_the_card_has_the_metrics_of_the_runs_test_by_class_and_controls_no_terminal(tiny_run):
     path = tiny_run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(path)
-    model.class_names[0] = "a | b\n<script>"
+    model.class_names[0] = "a | b\n<script>\x1b[2J"
     card = model_card(model, str(path))
-    header: Any = yaml.safe_load(card.split("---")[1])
+    header = yaml.safe_load(card.split("---")[1])
     assert (header["library_name"], header["license"]) == ("timm", "unknown")
     test = read_json(tiny_run / "metrics.json")["test"]
     assert f"On the test set, {test['total']} images: accuracy {test['accuracy']:.2%}" in card
     rows = [line.split(" | ") for line in card.splitlines() if line.startswith("| ")][1:]
-    assert rows[0][0] == r"| a \| b &lt;script&gt;"
+    assert rows[0][0] == r"| a \| b &lt;script&gt;\x1b[2J"
+    assert "\x1b" not in card
     for row, rates in zip(rows[1:], class_rates(test)[1:], strict=True):
         assert row[3] == f"{rates['f1']:.4f}"
     assert str(tiny_run) not in card
-
-
-def test_a_name_in_a_card_controls_no_terminal(tiny_run):
-    path = tiny_run / "checkpoints" / "best.ckpt"
-    model = ImageClassifier.load_from_checkpoint(path)
-    model.class_names = ["\x1b[2Jrose", *model.class_names[1:]]
-    card = model_card(model, str(path))
-    assert r"\x1b[2Jrose" in card
-    assert "\x1b" not in card

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from project.analysis.tables import RATES
-from project.engine import UserError, note
+from project.engine import note
 
 # only the training loss has label smoothing
 _LOSS_LABELS = {"train/loss": " (training loss)", "val/loss": " (evaluation loss)"}
@@ -99,9 +99,6 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
 
 def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
     """Reads a run's curves from TensorBoard's files: by name, the value at each step."""
-    for file in Path(run).glob("*tfevents*"):
-        if not file.is_file():  # opening a pipe would wait
-            raise UserError(f"'{file}' is not a regular file; remove it")
     # here, as it takes a while to import
     from tensorboard.backend.event_processing import event_accumulator
 

@@ -55,11 +55,6 @@ class Brightened(FolderDataModule):
         return batch._replace(images=batch.images.clamp(min=epoch))
 
 
-class Inverted(FolderDataModule):
-    def on_after_batch_transfer(self, batch, dataloader_idx):
-        return batch._replace(images=255 - batch.images)
-
-
 class ScaledHead(SmallNetwork):
     def forward(self, x):
         return 2 * super().forward(x)
@@ -74,7 +69,6 @@ class ScaledHead(SmallNetwork):
     ),
     (SmallNetwork, [f"--data={__name__}.Brightened"], r"but Brightened\.augment would"),
     (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
-    (SmallNetwork, [f"--data={__name__}.Inverted"], r"but Inverted\.on_after_batch_transfer would"),
     (TwoHeads, [], "does not end in one linear layer"),
     (ScaledHead, [], r"more than the head comes after the features"),
 )

@@ -3,12 +3,10 @@
 import re
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
@@ -32,8 +30,7 @@ from tests.conftest import (
 
 NAMES = ["stop_on_non_finite", "last_checkpoint", "best_checkpoint", *FitCLI.default_callbacks]
 BARS = ["--trainer.enable_progress_bar=true"]
-FIGURES = {"train/first_batch", "val/confusion_matrix", "test/confusion_matrix"}
-FIGURES |= {"test/confident_mistakes"}
+FIGURES = ["train/first_batch", "val/confusion_matrix", "test/confusion_matrix"]
 OFFLINE = {
     "wandb": ["--trainer.logger=WandbLogger", "--trainer.logger.offline=true"],
     "mlflow": ["--trainer.logger=MLFlowLogger", "--trainer.logger.tracking_uri=sqlite:///runs.db"],
@@ -54,10 +51,6 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     assert (best["global_step"], best["about"]["selection"]) == (8, None)
     assert "best.ckpt (step 8, the last)" in capsys.readouterr().out
 
-    whole: Any = small("--name=whole").trainer
-    assert len(kinds(whole.callbacks) - kinds(run.callbacks)) == len(NAMES)
-    config = yaml.safe_load((RUN / "config.yaml").read_text())
-    assert config["callbacks"] == dict.fromkeys(NAMES, False)
     again: Any = small(
         f"--config={RUN}/config.yaml", "--name=again", "--callbacks.confusion_matrix=true"
     ).trainer
@@ -174,13 +167,10 @@ def test_what_the_user_says_of_progress_bars_wins(
 def test_the_figures_of_a_run_reach_its_logger(package, workplace, monkeypatch):
     pytest.importorskip(package, reason=f"{package} is no requirement")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    folder = workplace / "artifacts"
-    place = [f"--trainer.logger.artifact_location={folder}"] if package == "mlflow" else []
+    place = [f"--trainer.logger.artifact_location={workplace}"] if package == "mlflow" else []
     fit(*TINY, *SLIM, "--name=run", "--model.optimizer.lr=0.001", *OFFLINE[package], *place)
-    if package == "wandb":
-        (folder,) = Path("runs/run/wandb").glob("offline-run-*/files/media/images")
-    images = [str(path.relative_to(folder)) for path in folder.rglob("*.png")]
-    assert {tag for tag in FIGURES for name in images if tag in name} == FIGURES, images
+    images = " ".join(map(str, workplace.rglob("*.png")))
+    assert [tag for tag in FIGURES if f"/{tag}" not in images] == []
 
 
 def test_the_first_steps_say_once_how_long_training_will_take(workplace, monkeypatch, capsys):
