@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,25 +10,11 @@ import benchmarks.__main__ as command
 from benchmarks import loops
 from benchmarks.loading import loading_variants
 from benchmarks.loops import IN_TRAINING, OURS, PLAIN, TUTORIAL, Work, variants
-from benchmarks.timing import StepClock
 from project.model.networks import build_network
 from tests.conftest import as_in_a_terminal
 
 CPU = torch.device("cpu")
 WORK = Work("resnet9_slim", {}, image_size=8, batch_size=4, steps=2)
-
-
-def test_warmup_steps_are_not_counted_and_a_rate_needs_all_steps(monkeypatch):
-    now = SimpleNamespace(time=0.0)
-    monkeypatch.setattr("benchmarks.timing.time", SimpleNamespace(perf_counter=lambda: now.time))
-    steps = StepClock(warmup=2, steps=3, device=CPU)
-    for took in (100.0, 10.0, 2.0, 3.0, 1.0):
-        with pytest.raises(RuntimeError, match=r"of 2 \+ 3 steps"):
-            steps.rate(images=4)
-        now.time += took
-        steps.tick()
-    now.time += 50.0
-    assert steps.rate(images=4) == pytest.approx(3 * 4 / 6)
 
 
 def test_every_variant_is_printed_and_written(tmp_path, monkeypatch, capsys):

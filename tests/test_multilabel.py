@@ -1,7 +1,6 @@
-"""Several labels an image, the whole way: evaluation on several devices, report, prediction, export."""
+"""Several labels an image, the whole way: report, prediction, export."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ from tests.conftest import (
     rows,
     small,
 )
-from tests.distributed.processes import succeed
 
 
 def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path):
@@ -62,19 +60,6 @@ def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_t
     assert metadata(model)["thresholds"] == json.dumps(model.thresholds)
     (in_python,) = model.predict_files([photo])
     assert in_python.probabilities == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.slow  # starts two processes, each of which imports everything
-def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(multilabel, tmp_path):
-    checkpoint, output = str(multilabel / "checkpoints" / "best.ckpt"), tmp_path / "test.json"
-    options = ["--import=examples.multilabel", f"--output={output}", "--trainer.devices=2"]
-    command = [sys.executable, "-m", "project.evaluate", checkpoint, *options]
-    succeed([*command, "--trainer.accelerator=cpu"], tmp_path)
-    expected = read_json(multilabel / "metrics.json")["test"]
-    results = read_json(output)
-    numbers = {name: value for name, value in expected.items() if isinstance(value, int | float)}
-    assert {name: results[name] for name in numbers} == pytest.approx(numbers)
-    assert len(numbers) > 3
 
 
 def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
