@@ -14,10 +14,8 @@ from torchvision.models import resnet18
 
 from benchmarks.__main__ import parser as parse_benchmarks
 from project import check_data, export, predict, report
-from project.data import SyntheticFlowersDataModule
-from project.data.flowers import FlowersDataModule
+from project.data import FlowersDataModule, SyntheticFlowersDataModule
 from project.fit import FitCLI
-from tests import conftest
 from tests.conftest import (
     ONE_CPU,
     QUIET,
@@ -25,11 +23,15 @@ from tests.conftest import (
     SMALL_FILES,
     TINY_DATA,
     TINY_TRAINER,
+    as_in_a_terminal,
+    draw_image,
     evaluate,
     fit,
     load,
     make_folder,
     read_json,
+    write_csv,
+    write_pets,
 )
 from tests.data.test_cifar10 import write_cifar10
 from tests.distributed.processes import succeed
@@ -42,7 +44,6 @@ CONFIGS = [
 ]
 # a compiler works for a while, and a process of its own imports everything
 LONG = [path for path in CONFIGS if re.search("compile: true|strategy", path.read_text())]
-RECIPES = [path for path in CONFIGS if path.parent == ROOT / "configs" / "recipes"]
 FILES = [*SMALL_FILES, "--data.batch_size=4"]
 WEIGHTS = ["--model.weights=weights.pth"]
 TINY = {
@@ -66,7 +67,6 @@ FASTER = {  # where a recipe would take long
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 HERE = [*ONE_CPU, "--trainer.num_nodes=1"]
-NETWORK = ["--model.arch=resnet9_slim", "--model.arch_args=null"]
 
 
 def commands(page: Path) -> list[str]:
@@ -79,8 +79,11 @@ def commands(page: Path) -> list[str]:
 
 
 COMMANDS = sorted({command for page in PAGES for command in commands(page)})
-FITS = [command for command in COMMANDS if "-m project.fit" in command]
-TRAINING = [command for command in FITS if not re.search("--help|--print_config", command)]
+TRAINING = [
+    command
+    for command in COMMANDS
+    if "-m project.fit" in command and not re.search("--help|--print_config", command)
+]
 TEXT = "".join(page.read_text() for page in PAGES)
 
 
@@ -102,9 +105,10 @@ def shortened(command: str) -> list[str]:
     finer = (
         ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []
     )  # for smaller images
-    network = [] if "examples.network" in command else NETWORK
-    own = words(command.split(">")[0])
-    return [*own, *finer, *data, *TINY_TRAINER, *QUIET, *HERE, "--trainer.max_steps=1", *network]
+    small = ["--model.arch=resnet9_slim", "--model.arch_args=null"]
+    network = [] if "examples.network" in command else small
+    short = [*finer, *data, *TINY_TRAINER, *QUIET, *HERE, "--trainer.max_steps=1"]
+    return [*words(command.split(">")[0]), *short, *network]
 
 
 @pytest.fixture
@@ -114,12 +118,12 @@ def place(workplace, monkeypatch) -> Path:
         (workplace / folder).symlink_to(ROOT / folder)
     for file in sorted(make_folder(workplace / "images", dict.fromkeys("abc", 8)).rglob("*.jpg")):
         file.rename(file.with_name(f"patient{file.name}"))
-    conftest.write_csv(workplace)
+    write_csv(workplace)
     make_folder(
         workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4)
     )
     write_cifar10(workplace / "data", monkeypatch)
-    conftest.write_pets(workplace / "data" / "oxford-iiit-pet")
+    write_pets(workplace / "data" / "oxford-iiit-pet")
     monkeypatch.syspath_prepend(workplace)
     return workplace
 
@@ -160,10 +164,9 @@ PARSERS: dict[str, Any] = {
     "project.report": report.parser().parse_args,
     "benchmarks": parse_benchmarks().parse_args,
 }
-BENCHMARKS = re.findall(r"python -m benchmarks\b[^`\n]*", TEXT)
 PARSED = [
     one
-    for one in sorted({*COMMANDS, *BENCHMARKS})
+    for one in sorted({*COMMANDS, *re.findall(r"python -m benchmarks\b[^`\n]*", TEXT)})
     if one.split()[2:3] and one.split()[2] in PARSERS
 ]
 
@@ -189,10 +192,10 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     for long, short in SMALLER.items():
         text = text.replace(long, short)
     own, train, use, find = re.findall(r"```python\n(.*?)```", text, re.S)
-    conftest.draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
+    draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
     names: dict[str, Any] = {}
     used: dict[str, Any] = {}
-    with conftest.as_in_a_terminal():
+    with as_in_a_terminal():
         exec(train, names)
         measured = names["trainer"].callback_metrics["test/accuracy"]
         exec(use, used)
@@ -236,30 +239,14 @@ def test_every_link_and_every_file_that_a_page_names_leads_somewhere(page):
         assert any((folder / name).exists() for folder in folders), name
 
 
-@pytest.mark.slow
-def test_the_site_is_built_without_a_broken_link_or_reference(tmp_path):
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copy(ROOT / "zensical.toml", tmp_path)
-    (tmp_path / "project").symlink_to(ROOT / "project")
-    succeed([str(Path(sys.executable).with_name("zensical")), "build", "--strict"], tmp_path)
-    assert (
-        "freeze" in (tmp_path / "site" / "reference" / "index.html").read_text()
-    )  # an option, from a docstring
-
-
 @pytest.mark.parametrize(
     "config",
     [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG), id=one.stem) for one in CONFIGS],
 )
-def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch):
-    make_folder(
-        workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4)
-    )
-    write_cifar10(workplace / "data", monkeypatch)
+def test_a_config_trains_on_its_own_kind_of_data(config, place):
     base, text = [], config.read_text()
-    if config in RECIPES and not any(
-        kind in text for kind in TINY
-    ):  # it is added to a config that names the data
+    if "configs/recipes" in str(config) and not any(kind in text for kind in TINY):
+        # it is added to a config that names the data
         base, text = [f"--config={SMALL}"], SMALL.read_text() + text
     kind = next(kind for kind in (*TINY, "") if kind in text) or "SyntheticFlowersDataModule"
     if WEIGHTS[0] in TINY[kind]:
@@ -273,7 +260,7 @@ def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch)
     once = [*ONE_CPU, "--trainer.enable_progress_bar=false", "--trainer.max_steps=1", "--name=run"]
     args = [*base, f"--config={config}", *smaller, *once, *with_compiler]
     if "strategy" in text:  # leaves a process group behind
-        succeed([sys.executable, "-m", "project.fit", *args], workplace)
+        succeed([sys.executable, "-m", "project.fit", *args], place)
     else:
         fit(*args)
     assert load(Path("runs/run/checkpoints/best.ckpt"))["global_step"] == 1
@@ -287,8 +274,14 @@ def test_recipes_add_up():
     data, model = config.data.init_args, config.model.init_args
     specs = [*data.train_transforms, *data.batch_transforms, *config.trainer.callbacks]
     classes = [spec.class_path.rpartition(".")[2] for spec in (*specs, model.optimizer)]
-    ours = ["RandAugment", "RandomErasing", "MixUp", "CutMix", "EMAWeightAveraging", "AdamW"]
-    assert classes == ours
+    assert classes == [
+        "RandAugment",
+        "RandomErasing",
+        "MixUp",
+        "CutMix",
+        "EMAWeightAveraging",
+        "AdamW",
+    ]
     assert (model.arch, data.batch_size, data.cutout) == ("resnet9_slim", 256, 8)
 
 
