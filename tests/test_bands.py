@@ -1,7 +1,6 @@
 """Images of other channels and bits than 8-bit RGB: from files to training, predictions and exported files."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -121,7 +120,7 @@ def npy(header: str) -> bytes:
     return b"\x93NUMPY\1\0\x46\0" + header.encode().ljust(70)
 
 
-ARRAYS: list[tuple[Any, str]] = [
+ARRAYS: list[tuple[object, str]] = [
     (
         np.zeros((9, 9, 3), np.uint8),
         r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see --data.channels",

@@ -1,11 +1,8 @@
 """The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
-import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from tests.conftest import (
     QUIET,
-    ROOT,
     SLIM,
     SMALL_FILES,
     TINY,
@@ -32,7 +28,7 @@ from tests.conftest import (
     read_json,
     report_of,
 )
-from tests.data.test_torch_dataset import FAKE
+from tests.data.test_torch_dataset import FAKE, SMALL, TINY_MODEL
 from tests.engine.loading.image_files import write_folder
 
 
@@ -69,8 +65,6 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     for data in ([], [f"--data={root}/../images/"], [f"--data={tmp_path / 'link'}"]):
         with pytest.raises(UserError, match="some of these images are those it was trained on"):
             evaluate(*options, *data)
-    with pytest.raises(UserError, match="image files"):
-        evaluate(f"{checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
     cli = evaluate(*options, f"--data={root / 'test'}")
     measured = read_json(tmp_path / "alone.all.metrics.json")
     count = right(cli.model, sorted((root / "test").rglob("*.*")))
@@ -88,10 +82,8 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
 
 def test_the_line_that_a_run_prints_measures_any_torch_dataset(workplace, capsys):
     train = ["--data.train.size=60", "--data.train.num_classes=3"]
-    test = ["--data.test=torchvision.datasets.FakeData", "--data.test.image_size=[3,20,24]"]
-    test += ["--data.test.size=30", "--data.test.num_classes=3", "--data.image_size=16"]
-    data = [*FAKE, *train, *test, "--data.num_workers=0", "--data.batch_size=8"]
-    fit(*data, *TINY_TRAINER, *QUIET, *SLIM, "--name=run")
+    test = [option.replace("train", "test") for option in (*FAKE[1:], *train)]
+    fit(*FAKE, *train, *test, *SMALL, *TINY_MODEL)
     (line,) = re.findall(r"class by class .* project.evaluate (.*)", capsys.readouterr().out)
     evaluate(*shlex.split(line))
     measured = read_json("runs/run/checkpoints/best.test.metrics.json")
@@ -137,9 +129,7 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     tiny_run, tmp_path
 ):
     metrics = read_json(tiny_run / "metrics.json")
-    path = tmp_path / "page.html"
-    command = [sys.executable, "-m", "project.report", tiny_run, f"--output={path}"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    path = report_of(tiny_run, f"--output={tmp_path / 'page.html'}")
     page = Page(path)
     for split, measured in (("test", metrics["test"]), ("validation", metrics["val"])):
         of = f"{measured['correct']} of {measured['total']}"
@@ -158,13 +148,6 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     assert (images.count("png"), images.count("jpeg")) == (4, photos)
 
 
-@pytest.mark.parametrize("text", ["", '{"test"', "[]", '{"test": null}'], ids=range(4))
-def test_a_damaged_file_of_metrics_is_one_line(tmp_path, text):
-    (tmp_path / "metrics.json").write_text(text)
-    with pytest.raises(UserError, match=r"is no finished run: .* or a damaged one"):
-        report_of(tmp_path)
-
-
 class Flat(nn.Sequential):
     """A network without the places that Grad-CAM needs."""
 
@@ -180,13 +163,11 @@ def test_names_from_files_are_no_markup_and_what_a_run_does_not_have_is_left_out
     network = f"--model.arch={__name__}.Flat"
     fit(*data, *TINY_TRAINER, *QUIET, *last, network, "--name=<b>run")
     run = Path("runs/<b>run")
-    metrics = read_json(run / "metrics.json")
-    (run / "metrics.json").write_text(json.dumps(metrics | {"val": None}))
     page = Page(report_of(run))
     assert hostile in page.text
     assert not any(tag == "script" or "onerror" in attributes for tag, attributes in page.tags)
     assert "The last, after step 1." in page.text
-    assert not any(part in page.text for part in ("Where the network looks", "validation accuracy"))
+    assert "Where the network looks" not in page.text
     Path("images").rename("elsewhere")
     assert "No images are shown" in Page(report_of(run)).text
     assert "without images:" in capsys.readouterr().err

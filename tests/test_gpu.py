@@ -3,7 +3,6 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -97,16 +96,15 @@ def on_one_gpu(out, machines=2):
         optimizer=partial(SGD, lr=0.001), lr_scheduler=partial(CosineWithWarmup, warmup_epochs=0)
     )
     logger = LossLogger()
-    strategy: Any = DDPStrategy(process_group_backend="gloo") if machines > 1 else "auto"
-    options = {
-        "strategy": strategy,
-        "num_nodes": machines,
-        "sync_batchnorm": machines > 1,
-        "log_every_n_steps": 1,
-    }
-    trainer(1, **options, accelerator="gpu", logger=logger).fit(
-        model, datamodule=flowers(32, 5, 8, cutout=8)
-    )
+    trainer(
+        1,
+        strategy=DDPStrategy(process_group_backend="gloo") if machines > 1 else "auto",
+        num_nodes=machines,
+        sync_batchnorm=machines > 1,
+        log_every_n_steps=1,
+        accelerator="gpu",
+        logger=logger,
+    ).fit(model, datamodule=flowers(32, 5, 8, cutout=8))
     found = {
         "losses": logger.losses,
         "weights": {name: value.cpu() for name, value in model.state_dict().items()},

@@ -3,7 +3,6 @@
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import helpers
 import nbformat
@@ -36,7 +35,7 @@ EMBEDDINGS = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) * 
 def said(workplace, monkeypatch, capsys):
     """Runs a notebook with environment variables, without Jupyter, which takes seconds to start; what it prints."""
 
-    def run(name: str, **variables: Any) -> str:
+    def run(name: str, **variables: object) -> str:
         for variable, value in variables.items():
             monkeypatch.setenv(variable, str(value))
         cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells

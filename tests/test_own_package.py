@@ -3,7 +3,7 @@
 import gc
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,9 @@ def best(run) -> Iterator[Path]:
     forget()
 
 
-def test_an_own_metric_chooses_the_best_checkpoint_and_is_printed(run, best, capsys):
+def test_an_own_metric_chooses_the_best_checkpoint_and_one_of_several_numbers_is_not_logged(
+    run, best
+):
     curves = read_curves(run)
     curve = curves["val/calibration_error"]
     about, metrics = load(best)[ABOUT], read_json(run / "metrics.json")
@@ -96,11 +98,6 @@ def test_an_own_metric_chooses_the_best_checkpoint_and_is_printed(run, best, cap
     assert about["selection"] == metrics["selection"] == chosen
     assert about["step"] == metrics["step"] == 1 + min(curve, key=lambda step: curve[step])
     assert len(set(curve.values())) == 4
-    evaluate(str(best), "--output=m.json", "--import=own_package")
-    kappa = read_json("m.json")["kappa"]
-    assert kappa == pytest.approx(metrics["test"]["kappa"], abs=1e-6)
-    assert re.search(rf"kappa +{kappa:.4f}\n", capsys.readouterr().out)
-    # of several numbers, which are recorded and not logged
     assert len(metrics["test"]["each"]) == 8
     assert not any("each" in name for name in curves)
 
@@ -134,14 +131,13 @@ def test_each_command_opens_the_checkpoint_where_its_module_is_imported(
 
 
 class FixedClassifier(ImageClassifier):
-    """Has a network of its own choice, and two options."""
+    """Has a network of its own choice, and an option."""
 
     def __init__(
         self,
         class_names: list[str],
         preprocessing: Any,
         gamma: int = 1,
-        report: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(class_names, preprocessing, arch="resnet9_slim")
         self.gamma = gamma
@@ -151,7 +147,6 @@ def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(
     flags = [
         f"--model={__name__}.FixedClassifier",
         "--model.gamma=3",
-        "--model.report=builtins.print",
     ]
     run = fit(*TINY, *flags).run.path
     assert "fixedclassifier" in run.name.lower()
@@ -161,8 +156,6 @@ def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(
         fit(*TINY, *SLIM, *further)
     assert fit(*TINY, *flags, *further).trainer.global_step == 8
     best = run / "checkpoints" / "best.ckpt"
-    # what could name code is left out
-    assert load(best)["hyper_parameters"].keys() == {"class_names", "preprocessing", "gamma"}
     loaded = ImageClassifier.load_from_checkpoint(best)
     assert isinstance(loaded, FixedClassifier)
     assert loaded.gamma == 3

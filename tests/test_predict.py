@@ -8,7 +8,6 @@ import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -86,8 +85,10 @@ def test_rows_and_embeddings_are_what_a_plain_loop_computes(checkpoint, photos, 
     files = ["--output=rows.csv", "--embeddings=rows.npy"]
     assert label(checkpoint, photos, *files, "--top_k=3", "--probabilities", *options) == 1
     model = ImageClassifier.load_from_checkpoint(checkpoint)
-    names = ["1.png", "2 notes.jpg", "3.png", "5.png", "7.png"]
-    names += [f"more/{name}" for name in ("0.png", "2.png", "4.png", "6.png", "8.png", "empty.jpg")]
+    names = [
+        *("1.png", "2 notes.jpg", "3.png", "5.png", "7.png"),
+        *(f"more/{name}" for name in ("0.png", "2.png", "4.png", "6.png", "8.png", "empty.jpg")),
+    ]
     written = rows("rows.csv")
     assert [row.pop("path") for row in written] == [str(photos / name) for name in names]
     least = 0.14 if "--abstain=0.14" in options else 0
@@ -196,9 +197,14 @@ def test_two_processes_write_what_one_does_and_resume_after_a_kill(checkpoint, p
         wait_until(lambda: out.exists() and out.read_text().count("\n") >= 3, workplace)
         killed.kill()
     listed = "".join(f"{row['path']}\n" for row in rows("one.csv"))
-    surroundings: Any = {"env": environment(), "timeout": 120, "check": False}
     resumed = subprocess.run(
-        [*command, "-", "--resume"], input=listed, capture_output=True, text=True, **surroundings
+        [*command, "-", "--resume"],
+        input=listed,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert (resumed.returncode, resumed.stderr.count("\n")) == (1, 1)
     require_same("rows.csv", "one.csv")

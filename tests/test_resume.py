@@ -4,18 +4,27 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
 from examples.recipes.airbench import Airbench
-from tests.conftest import LAST, MULTILABEL, PAIRS, RUN, SmallNetwork, load, rows, small, stop_at
+from tests.conftest import (
+    LAST,
+    MULTILABEL,
+    PAIRS,
+    RUN,
+    SmallNetwork,
+    cases,
+    load,
+    rows,
+    small,
+    stop_at,
+)
 from tests.distributed.processes import succeed
-from tests.engine.training import test_resume as engine
-from tests.engine.training.test_resume import EVERY_THIRD, PLATEAU, params
+from tests.engine.training.test_resume import EVERY_THIRD, PLATEAU, check, params
 from tests.test_examples import vit
 
 
@@ -26,7 +35,7 @@ class Row(NamedTuple):
     stops: Iterable[int] = (1, 6)
     slow: bool = False
     ends: Iterable[int] = ()
-    network: Callable[[int], Any] = SmallNetwork
+    network: Callable[[int], object] = SmallNetwork
     fails: Iterable[int] = ()
 
 
@@ -76,30 +85,19 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
             fit(*row.flags.split(), callbacks=[failing])
         assert len(rows(RUN / "metrics.csv")) == epoch
         assert load(LAST)["global_step"] < 4 * epoch
-    expected = engine.check(row, fit, partial(stop_at, network=row.network))
+    expected = check(row, fit, partial(stop_at, network=row.network))
     assert ("val/confusion_matrix" in expected) == ("multilabel" not in row.flags)
 
 
-def last_line(place: Path, *options: str) -> str:
-    return succeed(
-        [sys.executable, "-m", "tests.stress", *options], place, timeout=1500
-    ).out.splitlines()[-1]
-
-
-def test_a_kill_changes_nothing(tmp_path):
-    found = last_line(
-        tmp_path, "--kills=1", "--once_saved", "--scenario=two processes"
-    )  # with loader workers
-    assert found == "1 kills, 1 continuations, 0 differences"
-
-
-@pytest.mark.slow
-def test_many_kills_of_all_kinds_of_runs_change_nothing(tmp_path):
-    found = re.fullmatch(
-        r"72 kills, (\d+) continuations, 0 differences",
-        last_line(tmp_path, "--kills=72", "--seed=1"),
-    )
-    assert found
-    assert (
-        int(found[1]) > 12
-    )  # the others came before a checkpoint, or before the next attempt had found it
+@cases(
+    "kills resumed options",
+    (1, 1, ["--once_saved", "--scenario=two processes"]),  # with loader workers
+    # others came before a checkpoint, or before the next attempt had found it
+    pytest.param(72, 13, ["--seed=1"], marks=pytest.mark.slow),
+)
+def test_kills_of_all_kinds_of_runs_change_nothing(tmp_path, kills, resumed, options):
+    command = [sys.executable, "-m", "tests.stress", f"--kills={kills}", *options]
+    line = succeed(command, tmp_path, timeout=1500).out.splitlines()[-1]
+    counts = re.fullmatch(rf"{kills} kills, (\d+) continuations, 0 differences", line)
+    assert counts, line
+    assert int(counts[1]) >= resumed

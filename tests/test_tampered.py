@@ -9,7 +9,6 @@ import zipfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -51,8 +50,10 @@ def checkpoint(tiny_run, tmp_path):
 
 
 THING = {"class_path": f"{MODULE}.Thing"}
-INSTANTIATOR = {"_instantiator": "lightning.pytorch.cli.instantiate_module"}
-INSTANTIATOR |= {"_class_path": "project.model.classifier.ImageClassifier"}
+INSTANTIATOR = {
+    "_instantiator": "lightning.pytorch.cli.instantiate_module",
+    "_class_path": "project.model.classifier.ImageClassifier",
+}
 
 
 @cases(
@@ -136,7 +137,7 @@ def test_a_checkpoint_that_is_compressed_is_refused_before_it_fills_the_memory(t
 def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_the_memory(
     checkpoint, mark, workplace, monkeypatch, said, answer
 ):
-    attempts: list[Any] = []
+    attempts: list[object] = []
     for name in ("socket.socket.connect", "torch.hub.load_state_dict_from_url"):
         monkeypatch.setattr(name, lambda *args, **_: attempts.append(args))
     monkeypatch.setattr(

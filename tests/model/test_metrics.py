@@ -3,7 +3,6 @@
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +48,7 @@ def plain_loop(run: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     return batch.labels.numpy(), torch.stack(logits).numpy()
 
 
-def by_hand(labels: np.ndarray, logits: np.ndarray, thresholds: Any = 0.5) -> dict[str, Any]:
+def by_hand(labels, logits, thresholds=0.5):
     """The metrics, and precision, recall, F1 and count of each class."""
     every = range(logits.shape[1])
     if labels.ndim == 2:
