@@ -39,8 +39,10 @@ from tests.engine.toy import (
 ROOT = Path(__file__).parents[1]
 
 ONE_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
-TINY_DATA = ["--data.train_size=64", "--data.val_size=24", "--data.test_size=26"]
-TINY_DATA += ["--data.image_size=32", "--data.batch_size=16"]
+TINY_DATA = [
+    *("--data.train_size=64", "--data.val_size=24", "--data.test_size=26"),
+    *("--data.image_size=32", "--data.batch_size=16"),
+]
 SMALL_FILES = ["--data.image_size=32", "--data.num_workers=0"]
 TINY_TRAINER = [
     "--trainer.accelerator=cpu",

@@ -116,8 +116,6 @@ MADE: dict[str, list[Callable[[], object]]] = {
 def test_what_the_table_says_to_type_trains(layout, typed, workplace):
     (steps,) = [steps for start, steps in MADE.items() if layout.startswith(start)]
     images("img/{}.jpg")
-    if "hf:" in typed:
-        pytest.importorskip("datasets", reason="the extra datasets is not installed")
     for step in steps:
         step()
     words = shlex.split(typed.strip("`"))

@@ -85,21 +85,22 @@ def run_together(
 
     Fails the test, with all that they wrote, where one takes longer than ``timeout`` seconds.
     """
-    logs = [(f".{number}.out", f".{number}.err") for number in range(len(commands))]
     with contextlib.ExitStack() as stack:
-        pairs = zip(commands, logs, strict=True)
         processes = [
-            stack.enter_context(started(command, cwd, *log, **extra))
-            for (command, extra), log in pairs
+            stack.enter_context(started(command, cwd, f".{number}.out", f".{number}.err", **extra))
+            for number, (command, extra) in enumerate(commands)
         ]
         with contextlib.suppress(subprocess.TimeoutExpired):
             for process in processes:
                 process.wait(timeout)
         late = any(process.poll() is None for process in processes)
-    outputs = [[(cwd / name).read_text() for name in log] for log in logs]
     finished = [
-        Finished(process.returncode, *texts)
-        for process, texts in zip(processes, outputs, strict=True)
+        Finished(
+            process.returncode,
+            (cwd / f".{number}.out").read_text(),
+            (cwd / f".{number}.err").read_text(),
+        )
+        for number, process in enumerate(processes)
     ]
     if late:
         pytest.fail(f"not finished after {timeout:.0f} s\n" + "\n".join(map(str, finished)))

@@ -159,8 +159,10 @@ def test_the_commands_are_accepted(tmp_path):
     sky = yaml.safe_load((LAUNCH / "sky.yaml").read_text())["run"]
     commands = re.findall(r"^# sbatch \S+ (.*)", SLURM, re.M)
     commands += [re.findall(r"-m project\.fit (.*)$", script, re.M)[0] for script in (SLURM, sky)]
-    places = {"/shared/images": tmp_path, "FOLDER": tmp_path}
-    places["configs/finetune.yaml"] = ROOT / "configs/finetune.yaml"
+    places = {
+        **dict.fromkeys(["/shared/images", "FOLDER"], tmp_path),
+        "configs/finetune.yaml": ROOT / "configs/finetune.yaml",
+    }
     for options in [*commands, shlex.join(trainer["args"])]:
         words = [str(places.get(word, word)) for word in shlex.split(options) if word != "$@"]
         assert parse(*words).data

@@ -30,12 +30,11 @@ PYTHON = [sys.executable, "-m"]
 
 
 def dies(rank: int, hook: str, step: int = 0) -> list[str]:
-    option = "--trainer.callbacks"
     return [
         f"{CALLBACK}Dies",
-        f"{option}.rank={rank}",
-        f"{option}.hook={hook}",
-        f"{option}.step={step}",
+        f"--trainer.callbacks.rank={rank}",
+        f"--trainer.callbacks.hook={hook}",
+        f"--trainer.callbacks.step={step}",
     ]
 
 

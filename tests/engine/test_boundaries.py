@@ -86,8 +86,10 @@ def test_yours_comes_in_by_the_door():
 
 
 def test_the_engines_tests_pass_with_the_rest_of_the_package_removed(tmp_path):
-    kept = [f"{PACKAGE}/engine", "tests/engine", "tests/distributed/processes.py"]
-    kept += [f"{PACKAGE}/__init__.py", "tests/__init__.py", "tests/distributed/__init__.py"]
+    kept = [
+        *(f"{PACKAGE}/engine", "tests/engine", "tests/distributed/processes.py"),
+        *(f"{PACKAGE}/__init__.py", "tests/__init__.py", "tests/distributed/__init__.py"),
+    ]
     for place in kept:
         copy = tmp_path / place
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -44,8 +44,7 @@ class Files(ImageFilesDataModule):
     """Image files in a folder for each class."""
 
     def __init__(self, root: Path, **options: Any) -> None:
-        sizes = {"image_size": 16, "batch_size": 4, "num_workers": 0}
-        super().__init__(**sizes | options)
+        super().__init__(**{"image_size": 16, "batch_size": 4, "num_workers": 0} | options)
         self.root = root
 
     @property

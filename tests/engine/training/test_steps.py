@@ -245,17 +245,11 @@ def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(workplace, start
     torch.testing.assert_close(real(best["state_dict"]), by_hand.expected[best["epoch"]])
 
 
-class Interrupted(Callback):
-    """Ends an evaluation after its first batch."""
-
-    def on_test_batch_end(self, *args: object) -> None:
-        raise InterruptedError
-
-
 def test_an_evaluation_that_was_stopped_leaves_nothing_for_the_next():
     model, data = toy(), ToyData(batch_size=8)
+    interrupt = LambdaCallback(on_test_batch_end=Mock(side_effect=InterruptedError))
     with pytest.raises(InterruptedError):
-        toy_trainer(callbacks=[Interrupted()]).test(model, datamodule=data)
+        toy_trainer(callbacks=[interrupt]).test(model, datamodule=data)
     toy_trainer().test(model, datamodule=data, verbose=False)
     images, labels, _ = data.splits["test"].__getitems__(list(range(25)))
     with torch.inference_mode():
