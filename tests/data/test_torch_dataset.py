@@ -16,6 +16,7 @@ from torchvision.datasets.folder import default_loader
 
 from project.data import FolderDataModule, TorchDatasetModule
 from project.engine import UserError
+from project.fit import FitCLI
 from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit, one_line
 from tests.engine.loading.image_files import noise, write_folder
 from tests.engine.loading.stubs import attached, joined
@@ -50,6 +51,19 @@ class Samples:
 def module(train: Any, **options: Any) -> Any:
     sizes = {"image_size": 16, "batch_size": 4, "num_workers": 0}
     return TorchDatasetModule(train, **sizes | options)
+
+
+def made(size: int, classes: list[str]) -> Samples:
+    return Samples(size=size, targets=targets(size), classes=classes)
+
+
+def test_a_function_with_options_makes_a_dataset_and_no_checkpoint_remembers_them(workplace):
+    options = [f"--data.train={__name__}.made", "--data.train.size=30"]
+    options += ["--data.train.classes=[a, b, c]"]
+    cli = FitCLI(["--data=TorchDatasetModule", *options, *SMALL, *TINY_MODEL])
+    assert sum(map(len, attached(cli.datamodule).splits.values())) == 30
+    assert cli.datamodule.class_names == NAMES
+    assert cli.data_flags() == [*options[:2], '--data.train.classes=["a", "b", "c"]']
 
 
 def targets(size: int) -> list[int]:
