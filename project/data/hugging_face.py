@@ -1,6 +1,6 @@
 """Hugging Face datasets, from the Hub or a folder."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,23 +25,26 @@ class HuggingFaceDataModule(TorchDatasetModule):
         subset: Its configuration, if it has several.
         image_column: The column of images; by default the only one.
         label_column: The column of classes; by default the only ``ClassLabel``.
+        train: Advanced: A function that opens the dataset in place of ``root``, with its own options
+            behind it, such as ``datasets.load_dataset``.
         kwargs: See ``TorchDatasetModule``.
     """
 
     def __init__(
         self,
-        root: str,
+        root: str = "",
         subset: str | None = None,
         image_column: str | None = None,
         label_column: str | None = None,
+        train: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(train=partial(_opened, root, subset), **kwargs)
+        super().__init__(train=train or partial(_opened, root, subset), **kwargs)
         self.image_column, self.label_column = image_column, label_column
         self.images_root = Path(root).expanduser()
-        self.not_remembered = ("val", "test")
+        self.not_remembered = ("val", "test") if train is None else ("train", "val", "test")
         if not self.images_root.is_dir():  # a checkpoint does not choose what is downloaded
-            self.not_remembered = ("val", "test", "root")
+            self.not_remembered = (*self.not_remembered, "root")
 
     def parts_of(self, dataset: "Dataset | DatasetDict") -> dict[str, "LabelledRows"]:
         """Returns the splits; ``layout`` says how the dataset was understood.

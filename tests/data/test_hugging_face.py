@@ -8,6 +8,7 @@ import pytest
 
 from project.data import FolderDataModule, HuggingFaceDataModule
 from project.engine.errors import UserError
+from project.fit import FitCLI
 from tests.conftest import cases, evaluate, fit, one_line
 from tests.data.test_torch_dataset import SMALL, TINY_MODEL, require_served_alike
 from tests.engine.loading.image_files import noise, write_folder
@@ -129,6 +130,14 @@ def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloade
     said = one_line(lambda: evaluate("runs/run/checkpoints/best.ckpt"), capsys)
     assert "trained on the images in 'set', which are not there" in said
     evaluate("runs/run/checkpoints/best.ckpt", "--data.root=moved")
+
+
+def test_the_librarys_own_function_is_taken_with_its_options(workplace):
+    save_rows(Path("set"))
+    options = ["--data.train=datasets.load_from_disk", "--data.train.dataset_path=set"]
+    cli = FitCLI(["--data=HuggingFaceDataModule", *options, *SMALL, *TINY_MODEL])
+    assert sum(map(len, attached(cli.datamodule).splits.values())) == 30
+    assert cli.data_flags() == options
 
 
 def test_without_the_library_one_line_says_what_to_install(monkeypatch, tmp_path):
