@@ -65,13 +65,13 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
     if arch.startswith(TIMM):
         return partial(_timm_network, timm_name(arch))
     if is_path(arch):
+        module, _, name = arch.rpartition(".")
         try:
-            module, _, name = arch.rpartition(".")
-            return cast(Callable[..., nn.Module], getattr(import_module(module), name))
-        except (ImportError, AttributeError) as error:
-            raise UserError(
-                f"--model.arch: {arch} cannot be imported ({_first_line(error)})"
-            ) from error
+            builder: Callable[..., nn.Module] | None = getattr(import_module(module), name, None)
+        except ModuleNotFoundError as error:
+            raise UserError(f"--model.arch: {arch} cannot be imported ({error})") from error
+        if builder is not None:
+            return builder
     raise _unknown(arch)
 
 

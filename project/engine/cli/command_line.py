@@ -10,10 +10,9 @@ import os
 import re
 from argparse import SUPPRESS
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from pkgutil import resolve_name
 
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
@@ -196,10 +195,18 @@ def candidates(base: type) -> list[type]:
 
 
 def find_class(base: type, name: str) -> type | None:
-    """Finds the class of a path, or of a name; of several, the one defined last."""
+    """Finds the class of a path, or of a name; of several, the one defined last.
+
+    An error of the module that a path names is raised as it is.
+    """
     cls: object = {cls.__name__: cls for cls in candidates(base)}.get(name)
-    with suppress(ImportError, AttributeError, ValueError):
-        cls = resolve_name(name) if "." in name else cls
+    module, _, attribute = name.rpartition(".")
+    if all(map(str.isidentifier, module.split("."))):
+        try:
+            cls = getattr(import_module(module), attribute, None)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):  # but a package that it needs
+                raise
     return cls if isinstance(cls, type) and issubclass(cls, base) else None
 
 

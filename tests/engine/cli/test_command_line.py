@@ -11,8 +11,10 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Adam
 
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
+from project.engine import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
+from project.model.networks import find_builder
 from tests.conftest import cases
 
 
@@ -206,3 +208,20 @@ def test_the_rest_and_a_class_of_ones_own_are_in_help_all(capsys):
     assert own - {"--data.kwargs"} <= names
     assert "--trainer.check_val_every_n_epoch" in text
     assert "--model OwnModel: A model of one's own" in text
+
+
+@cases(
+    "content error",
+    ("import no_such_package", ModuleNotFoundError),
+    ("from project.model import NoSuchName", ImportError),
+    ("{}.no_such_attribute", AttributeError),
+)
+def test_a_bug_in_the_module_that_a_path_names_is_no_misspelt_name(
+    tmp_path, monkeypatch, content, error
+):
+    (tmp_path / "module_with_a_bug.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(error):
+        parse("--model=module_with_a_bug.Model")
+    with pytest.raises(UserError if error is ModuleNotFoundError else error):
+        find_builder("module_with_a_bug.Network")
