@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 import pytest
 
-from project.data import CSVDataModule
+from project.data import CSVDataModule, FolderDataModule
 from project.engine.errors import UserError
 from tests.conftest import cases
 from tests.data.stubs import write_parquet
@@ -251,6 +251,16 @@ def test_what_is_wrong_or_open_is_named_with_its_line(tmp_path, monkeypatch, tab
     file = write_tables(tmp_path, {"img/{}.jpg": 12, "other/{}.jpg": 1}, tables)
     with pytest.raises(UserError, match=message):
         module(file).files()
+
+
+def test_a_folder_without_classes_names_the_command_that_reads_its_table(root):
+    write(root / "train.csv", rows_of(root))
+    write(root / "sample_submission.csv", rows_of(root))
+    (root / "daisy").rename(root / "train_images")
+    (root / "rose").rename(root / "test_images")
+    with pytest.raises(UserError, match=r"or did you mean python -m project\.fit --data ") as error:
+        FolderDataModule(str(root)).files()
+    assert str(error.value).endswith(f"--data {root / 'train.csv'}")
 
 
 def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(root):

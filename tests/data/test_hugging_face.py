@@ -86,7 +86,7 @@ def test_each_kind_of_folder_is_understood(tmp_path, save, layout):
     assert data.layout == layout
     assert len(data.splits["val"]) == 6 or "validation" not in layout
     assert sum(map(len, data.splits.values())) == (36 if "validation" in layout else 30)
-    with pytest.raises(UserError, match="--data FILE"):
+    with pytest.raises(UserError, match=f"project.fit --data (hf:)?{tmp_path}/set"):
         FolderDataModule(str(tmp_path / "set")).files()
 
 

@@ -18,7 +18,7 @@ from .batch import ImageBatch
 from .cache import ImageCache
 from .check import check_files
 from .files import FileDataset, mean_and_std
-from .layout import ImageFile, Listing, class_order, list_folder
+from .layout import ImageFile, Listing, alternatives, class_order, list_folder
 from .resized import ResizedDataModule
 from .scan import spelt
 from .splits import SPLITS, grouped_split
@@ -160,7 +160,10 @@ class ImageFilesDataModule(ResizedDataModule):
     def files(self) -> list[ImageFile]:
         """The image files in the order of splits, classes and names, until they are loaded."""
         if not self._files:
-            self._files = self._arranged(*self.list_files())
+            try:
+                self._files = self._arranged(*self.list_files())
+            except UserError as error:
+                raise UserError(f"{error}{alternatives(self.source)}") from error
         return self._files
 
     def _arranged(self, files: Sequence[ImageFile], notes: Sequence[str]) -> list[ImageFile]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import NamedTuple
 from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
 from .scan import counts, describe_left_out, images_below, prefix_of, spelt
+from .sheet import TABLE_SUFFIXES
 from .splits import SPLITS
 
+_PACKAGE = __name__.partition(".")[0]
 _SPLIT_NAMES = {
     "train": ("training", "train"),
     "val": ("validation", "valid", "val", "dev"),
@@ -208,9 +211,8 @@ def _require_images(
     if not labels:
         raise UserError(
             f"--data.root: '{printable(folder)}' has no class folders with images{others}; it must"
-            " hold one folder for each class, as in daisy/1.jpg; otherwise, --data.label_from finds"
-            " classes in paths, --data FILE in a table, and --data hf:FOLDER reads a data set of"
-            " Hugging Face"
+            " hold one folder for each class, as in daisy/1.jpg, or --data.label_from finds the"
+            " class in each path"
         )
     for inside in () if may_be_empty else sorted(folder.iterdir()):
         if counts(inside.name) and not inside.is_file() and spelt(inside.name) not in labels:
@@ -242,10 +244,20 @@ def _require_no_splits(root: Path, folders: Collection[str], place: str, are_spl
         raise UserError(
             f"--data.root: the folders {listed(repeated or classes, 5)} of"
             f" '{printable(root / place)}' look like splits, not classes; call that of the training"
-            " images 'train', with a folder for each class inside, and others 'val' and 'test'; or"
-            " name a table of the classes, --data FILE"
-            + (", or the classes themselves, --data.class_names" if repeated else "")
+            " images 'train', with a folder for each class inside, and others 'val' and 'test'"
+            + (", or say what the classes are with --data.class_names" if repeated else "")
         )
+
+
+def alternatives(source: Path) -> str:
+    """Returns the commands that read what else is in a folder, for the end of an error."""
+    files = sorted([*source.glob("*"), *source.glob("*/*")])
+    tables = [str(file) for file in files if file.suffix.lower() in TABLE_SUFFIXES]
+    sources = [name for name in tables if "train" in name[len(str(source)) :].lower()] or tables
+    if any(file.suffix in (".arrow", ".parquet") for file in files):
+        sources.append(f"hf:{source}")
+    commands = [f"python -m {_PACKAGE}.fit --data {shlex.quote(name)}" for name in sources]
+    return f"; or did you mean {listed(commands, 4, 'or')}" if commands else ""
 
 
 def class_order(
@@ -268,7 +280,7 @@ def class_order(
     if len(names) < 2:
         raise UserError(
             f"'{printable(source)}' has one class only, '{listed(names)}'; there is nothing to"
-            " tell apart; --data.label_from finds classes in paths, --data FILE in a table"
+            " tell apart; --data.label_from finds classes in paths"
         )
     return sort_classes(names)
 

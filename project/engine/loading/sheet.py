@@ -13,6 +13,9 @@ from ..errors import UserError, first_sentence, listed, printable
 from .decode import IMAGE_SUFFIXES
 from .scan import spelt
 
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+"""The ends of the names of files that are surely tables."""
+
 _LABELS = ("label", "class", "target", "category")
 _SEPARATORS = ",;\t| "
 _SAMPLE = 2**14
