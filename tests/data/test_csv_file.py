@@ -84,6 +84,7 @@ def write_tables(root, images, tables):
 
 
 IMAGES = {"img/i{}.jpg": 12, "train/{}.jpg": 8, "test/{}.jpg": 2}
+REST = "images without a class are left out: 10, such as test/0.jpg"
 
 
 @cases(
@@ -91,7 +92,7 @@ IMAGES = {"img/i{}.jpg": 12, "train/{}.jpg": 8, "test/{}.jpg": 2}
     (
         {"t.csv": lines("id,breed", *each(12, lambda i: f"i{i},{CATS[i % 2]}"))},
         ["cat", "dog"],
-        "from the column breed",
+        f"from the column breed; {REST}",
     ),
     (
         {"t.txt": lines(*each(12, lambda i: f"img/i{i}.jpg {9 + i % 2}"))},
@@ -101,7 +102,7 @@ IMAGES = {"img/i{}.jpg": 12, "train/{}.jpg": 8, "test/{}.jpg": 2}
     (
         {"t.csv": lines("image,class", *each(12, lambda i: f'img\\i{i}.jpg,"c, {i % 2}"'))},
         ["c, 0", "c, 1"],
-        "from the column class",
+        f"from the column class; {REST}",
     ),
     (
         {

@@ -228,15 +228,17 @@ class Table:
         return [file._replace(split=split_of[top]) for file, top in zip(files, tops, strict=True)]
 
     def _describe_others(self, paths: Collection[str]) -> str:
-        """Describes images that no row names, in the folders of those that are named."""
-        images = set[str]()
+        """Describes images that no row names: beside the others, or wherever ids were looked up."""
+        prefix = prefix_of(self.root)
+        looked_up: Mapping[str, Sequence[str]] = vars(self).get("_index", {})
+        images = {prefix + path for same in looked_up.values() for path in same}
         for folder in {os.path.dirname(path) for path in paths}:
             names = filter(is_image, os.listdir(folder or os.curdir))
             images.update(os.path.join(folder, name) for name in names)
         others = images.difference(paths)
         if not others:
             return ""
-        example = min(others).removeprefix(prefix_of(self.root))
+        example = min(others).removeprefix(prefix)
         return f"images without a class are left out: {len(others):,}, such as {example}"
 
 
