@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
@@ -305,12 +305,17 @@ def require_supported(trainer: Trainer) -> None:
 
 
 def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
-    """Refuses limits that leave no batch, and callbacks that write a run's own checkpoints."""
+    """Refuses limits that leave no batch, and callbacks that would spoil a run's checkpoints."""
     data.require_usable(trainer.world_size)
     limits = [f"limit_{split}_batches" for split in ("train", "val", "test")]
     for option in (*limits, "check_val_every_n_epoch", "val_check_interval"):
         # a time between validations is no attribute of that name
         require(getattr(trainer, option, 1) != 0, f"--trainer.{option}", 0, "above 0")
+    if any(isinstance(part, StochasticWeightAveraging) for part in trainer.callbacks):  # type: ignore[attr-defined]
+        raise UserError(
+            "--trainer.callbacks: a resumed StochasticWeightAveraging could not continue within an"
+            " epoch; average the weights with EMAWeightAveraging"
+        )
     folder = Path(trainer.default_root_dir, "checkpoints").resolve()
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):

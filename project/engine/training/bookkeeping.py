@@ -7,7 +7,6 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
-    StochasticWeightAveraging,
     WeightAveraging,
 )
 from torch import Tensor, distributed
@@ -28,19 +27,9 @@ class Bookkeeping(Callback):
     """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Prepares the loss, which may need to know the data, and compiles the network.
-
-        Raises:
-            UserError: A callback does not resume exactly.
-        """
+        """Prepares the loss, which may need to know the data, and compiles the network."""
         if stage != "fit":
             return
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
-            if isinstance(callback, StochasticWeightAveraging):
-                raise UserError(
-                    "--trainer.callbacks: a resumed StochasticWeightAveraging could not continue"
-                    " within an epoch; average the weights with EMAWeightAveraging"
-                )
         if prepare := getattr(pl_module.criterion, "prepare", None):
             prepare(trainer.datamodule, pl_module.class_names)  # type: ignore[attr-defined]
         if pl_module.compile_network:

@@ -90,8 +90,7 @@ EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
     ("--trainer.limit_test_batches=0.01", "limit_test_batches"),
     ("--trainer.limit_train_batches=0.01", "limit_train_batches"),
     (
-        "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.1"
-        " --trainer.callbacks.device=null",
+        "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.1",
         "a resumed StochasticWeightAveraging could not continue",
     ),
 )
