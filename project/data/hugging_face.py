@@ -66,6 +66,8 @@ class HuggingFaceDataModule(TorchDatasetModule):
         labels = labels or [name for name in columns if name != image]
         label = _chosen(columns, "label_column", self.label_column, labels)
         values = sorted(value for value in train.unique(label) if value is not None)
+        if all(str(value).isdecimal() for value in values):  # numbers as text, by their value
+            values.sort(key=int)
         classes = {value: str(value) for value in values}
         if isinstance(columns[label], ClassLabel):
             classes = dict(enumerate(columns[label].names))
