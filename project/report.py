@@ -47,8 +47,9 @@ def main(options: Namespace) -> None:
         data = ImageDataModule.load_from_checkpoint(best, **moved)
         sections = image_sections(model, evaluate_split(model, data))
     except UserError as error:
-        note(f"without images: {error}")
-        sections = {"missing": str(error)}
+        missing = str(error).replace("--data.root", "--root")  # as the option is called here
+        note(f"without images: {missing}")
+        sections = {"missing": missing}
     page = Path(options.output or run / "report.html")
     if options.output is None:
         page.unlink(missing_ok=True)  # perhaps a link to elsewhere, if the run is not yours
