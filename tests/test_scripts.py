@@ -3,14 +3,12 @@
 import json
 import os
 import re
-import runpy
 import shutil
 import signal
 import sys
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import label_errors
@@ -34,7 +32,7 @@ from tests.conftest import (
     read_json,
     rows,
 )
-from tests.distributed.processes import environment, started, succeed, wait_until
+from tests.distributed.processes import started, succeed, wait_until
 
 SWEEP = ROOT / "examples" / "launch" / "sweep.py"
 OPTIONS = ["--data.train_size=256", *TINY_DATA[1:4], *TINY_TRAINER, *QUIET, *SLIM]
@@ -143,21 +141,6 @@ def test_a_sweep_that_was_stopped_resumes_its_trial(workplace, number, code):
         assert trial.value == read_json(f"runs/lr/{run}/metrics.json")["val"]["accuracy"]
     best = max(again, second, key=lambda trial: trial.value)
     assert f"best: {best.value:.4f}, {best.params}" in found.out
-
-
-@pytest.mark.slow
-def test_a_trial_that_optuna_prunes_or_that_fails_ends_and_the_next_one_begins(
-    workplace, monkeypatch
-):
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
-    main = runpy.run_path(str(SWEEP))["main"]
-    hopeless = SimpleNamespace(prune=lambda study, trial: trial.number == 0)
-    main.__globals__.update(PRUNER=hopeless, EVERY=0.1)
-    main(["--name=lr", "--trials=2", *OPTIONS])
-    main(["--name=lr", "--trials=3", *OPTIONS, "--model.arch=none"])
-    assert [trial.state.name for trial in trials()] == ["PRUNED", "COMPLETE", "FAIL"]
-    assert not Path("runs/lr/trial_000/metrics.json").exists()
 
 
 def every_message(step: Step, processes: int, link: Link) -> float:
