@@ -41,6 +41,15 @@ def kinds(callbacks: list[Callback]) -> set[str]:
     return {type(callback).__name__ for callback in callbacks}
 
 
+def test_a_run_without_validation_ends_with_its_last_weights_and_claims_no_choice(
+    workplace, capsys, caplog
+):
+    small("--trainer.check_val_every_n_epoch=5", "--trainer.enable_model_summary=true")
+    assert read_json(RUN / "metrics.json")["selection"] is None
+    assert "best.ckpt (step 8, the last)" in capsys.readouterr().out
+    assert "Trainable params" in caplog.text
+
+
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     run: Any = small(*(f"--callbacks.{name}=false" for name in NAMES)).trainer
     assert kinds([one for one in run.callbacks if type(one).__module__.startswith("project.")]) == {

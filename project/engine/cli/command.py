@@ -14,7 +14,12 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
@@ -41,6 +46,14 @@ FOLLOWS = {
     "data.seed": "seed_everything",
 }
 """Options that follow from others."""
+
+_TUNER = "use Lightning's Tuner in Python before the run"
+_NOT_RESUMABLE: dict[type, str] = {
+    StochasticWeightAveraging: "average the weights with EMAWeightAveraging",
+    BatchSizeFinder: _TUNER,
+    LearningRateFinder: _TUNER,
+}
+"""Callbacks that continue a run otherwise than it would have gone on, and what to use instead."""
 
 
 class ExactTrainer(Trainer):
@@ -311,11 +324,13 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     for option in (*limits, "check_val_every_n_epoch", "val_check_interval"):
         # a time between validations is no attribute of that name
         require(getattr(trainer, option, 1) != 0, f"--trainer.{option}", 0, "above 0")
-    if any(isinstance(part, StochasticWeightAveraging) for part in trainer.callbacks):  # type: ignore[attr-defined]
-        raise UserError(
-            "--trainer.callbacks: a resumed StochasticWeightAveraging could not continue within an"
-            " epoch; average the weights with EMAWeightAveraging"
-        )
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    for callback, advice in ((part, _NOT_RESUMABLE.get(type(part))) for part in callbacks):
+        if advice is not None:
+            raise UserError(
+                f"--trainer.callbacks: a run with {type(callback).__name__} could not resume;"
+                f" {advice}"
+            )
     folder = Path(trainer.default_root_dir, "checkpoints").resolve()
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):

@@ -70,6 +70,7 @@ _SILENCED = (
     ".*ended before the epoch ended and your dataloader is not resumable.*",
     ".*recommended to use `self.log\\('step'.*",
     ".*does not have many workers.*",
+    ".*is not supported by the model summary.*",
     ".*TensorFloat32 tensor cores .* available but not enabled.*",
     ".*`srun` command is available on your system but is not used.*",
     # of images that are read all the same
@@ -162,6 +163,7 @@ def quiet_libraries() -> None:
     """Silences messages of libraries that a user can do nothing about."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # prints their reports
+    for name in ("profilers", "callbacks.model_summary"):  # what they print is asked for
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
     for message in _SILENCED:
         warnings.filterwarnings("ignore", message=message)

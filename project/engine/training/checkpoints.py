@@ -112,7 +112,9 @@ def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
         },
         epoch=trainer.current_epoch if training else max(trainer.current_epoch - 1, 0),
         step=trainer.global_step,
-        selection={"monitor": str(best.monitor), "mode": best.mode} if best else None,
+        selection={"monitor": str(best.monitor), "mode": best.mode}
+        if best and best.best_model_path  # not where training had no validation
+        else None,
         metrics={**rates, **model.results},
     )
 

@@ -91,8 +91,9 @@ EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
     ("--trainer.limit_train_batches=0.01", "limit_train_batches"),
     (
         "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.1",
-        "a resumed StochasticWeightAveraging could not continue",
+        "a run with StochasticWeightAveraging could not resume; average the weights with",
     ),
+    ("--trainer.callbacks+=BatchSizeFinder", "use Lightning's Tuner"),
 )
 def test_what_a_trainer_or_a_run_refuses_is_one_line(options, reason, workplace, capsys):
     assert reason in one_line(lambda: small(*options.split()), capsys)
