@@ -2,8 +2,7 @@
 
 import gc
 import shlex
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 if __name__ == "__main__":
@@ -83,9 +82,9 @@ class FitCLI(ProjectCLI, FitCommand):
     }
     first_callbacks = (MetricsCSV,)
 
-    def prepare_options(self, config: Namespace, resumed: Sequence[Path]) -> None:
+    def prepare_options(self, config: Namespace, earlier: Mapping[str, object]) -> None:
         """Fills in options that depend on pretrained weights or on the length of training."""
-        fill_in_preprocessing_of_weights(config, resumed)
+        fill_in_preprocessing_of_weights(config, earlier)
         replace_schedule_without_length(config, self.named_options)
 
     def show_results(self, metrics: dict[str, Any]) -> None:

@@ -12,7 +12,17 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
-from tests.conftest import SLIM, TINY, fit, load, make_folder, read_json, small, stop_at
+from tests.conftest import (
+    SLIM,
+    TINY,
+    SmallNetwork,
+    fit,
+    load,
+    make_folder,
+    read_json,
+    small,
+    stop_at,
+)
 from tests.engine.toy import differences, events, outcome
 
 
@@ -104,7 +114,9 @@ def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatc
 def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(workplace, capsys):
     for split in ("train", "val", "test"):
         make_folder(Path("images", split), {"red": 8, "blue": 8})
+    torch.save(SmallNetwork(2).state_dict(), "plain.pth")  # which says no preprocessing
     data = ["--data=images", "--data.image_size=32", "--data.batch_size=4"]
+    data += ["--model.weights=plain.pth"]
     stop_at(1, data=data)
     stop_at(2, data=data)
     printed = capsys.readouterr().err

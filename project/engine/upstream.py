@@ -146,6 +146,6 @@ class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
 
     @staticmethod
     def _on_queue_feeder_error(error: BaseException, _batch: object) -> None:
-        advice = "enlarge /dev/shm (docker run --shm-size), or use fewer num_workers"
+        advice = "enlarge /dev/shm (docker run --shm-size), shorten TMPDIR or use fewer num_workers"
         sys.stderr.write(f"error: a loader worker cannot send a batch ({error}); {advice}\n")
         os._exit(1)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -208,6 +208,10 @@ def adapt_channels(weight: Tensor, shape: torch.Size) -> Tensor:
     return weight.repeat(1, -(-shape[1] // 3), 1, 1)[:, : shape[1]] * (3 / shape[1])
 
 
+_OPTIONS = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
+"""The options of data that weights decide."""
+
+
 def fill_in_preprocessing(options: Namespace, preprocessing: Preprocessing) -> None:
     """Sets the options of a data module that are None to a preprocessing.
 
@@ -231,19 +235,21 @@ def fill_in_preprocessing(options: Namespace, preprocessing: Preprocessing) -> N
             options[name] = value
 
 
-def fill_in_preprocessing_of_weights(config: Namespace, resumed: Sequence[Path]) -> None:
-    """Fills in a data module's preprocessing from the weights or the checkpoint to resume."""
+def fill_in_preprocessing_of_weights(config: Namespace, earlier: Mapping[str, object]) -> None:
+    """Fills in a data module's preprocessing from the weights, or the options of a resumed run."""
     model = config.model.init_args
+    options = config.data.get("init_args", {})
     if model.get("weights") is None:
-        if model.get("freeze") and not resumed:
+        if model.get("freeze") and not earlier:
             raise UserError(
                 "--model.freeze needs --model.weights: without, layers of random weights would"
                 " never learn"
             )
     elif "arch" in model:
         model.arch = model.arch or "resnet18"  # also when the run resumes, without weights
-        for source in resumed or [model.weights]:
-            preprocessing = find_weights(model.arch, str(source)).preprocessing()
-            if preprocessing is not None:
-                fill_in_preprocessing(config.data.get("init_args", {}), preprocessing)
-                return
+        if earlier:
+            for name in _OPTIONS:
+                if name in options and options[name] is None:
+                    options[name] = earlier.get(f"data.{name}")
+        elif preprocessing := find_weights(model.arch, model.weights).preprocessing():
+            fill_in_preprocessing(options, preprocessing)

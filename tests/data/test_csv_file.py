@@ -219,6 +219,7 @@ def table(*rows, header="path,label,split"):
     (table("other/0.jpg,,"), "line 14: it has no label"),
     (table("other/0.jpg"), "line 14 has 1 columns, not 3"),
     (table("other/0.jpg,cat,,y"), "line 14 has 4 columns, not 3"),
+    (table('other/0.jpg,cat,"train'), "cannot be read as a table"),  # the quote is not closed
     (table("other/0.jpg,cat,fold1"), "line 2: the split must be train, val or test, got ''"),
     (table(header="path,label,label"), "columns have one name: path, label and label"),
     ({"t.csv": "path,label\nimg/0.jpg,cat"}, "one class only, 'cat'"),
@@ -252,6 +253,26 @@ def test_what_is_wrong_or_open_is_named_with_its_line(tmp_path, monkeypatch, tab
     file = write_tables(tmp_path, {"img/{}.jpg": 12, "other/{}.jpg": 1}, tables)
     with pytest.raises(UserError, match=message):
         module(file).files()
+
+
+def test_a_test_table_whose_column_of_labels_has_another_name_is_no_set_without_classes(root):
+    file = write(root / "train.csv", rows_of(root))
+    write(root / "test.csv", rows_of(root)[:4], ("path", "class"))
+    with pytest.raises(UserError, match=r"test\.csv', line 2: it has no label"):
+        module(file).files()
+    with pytest.raises(UserError, match="root: there is no folder"):
+        module(file, root=str(root / "none")).files()
+
+
+def test_a_split_is_the_same_wherever_the_folder_lies_and_however_its_paths_are_written(tmp_path):
+    splits = []
+    for place in ("here", "over/there"):
+        root = write_folder(tmp_path / place, {"rose": 20, "daisy": 20})
+        for start in ("", f"{root}/", f"../{root.name}/"):
+            rows = [(start + path, label) for path, label in rows_of(root)]
+            files = module(write(root / "labels.csv", rows)).files()
+            splits.append([(file.path.removeprefix(f"{root}/"), file.split) for file in files])
+    assert all(split == splits[0] for split in splits)
 
 
 def test_a_folder_without_classes_names_the_command_that_reads_its_table(root):

@@ -77,6 +77,8 @@ class CommandLine:
             elif key in _PATTERNS and value != "null":
                 texts[key] = value
             else:
+                if option.endswith("+"):  # jsonargparse would hide an error of the module
+                    _imported(value)
                 flags.append(word)
         self.configs.append(flat(texts))
         self.flags = _with_class_paths(flags)
@@ -195,19 +197,22 @@ def candidates(base: type) -> list[type]:
 
 
 def find_class(base: type, name: str) -> type | None:
-    """Finds the class of a path, or of a name; of several, the one defined last.
-
-    An error of the module that a path names is raised as it is.
-    """
+    """Finds the class of a path, or of a name; of several, the one defined last."""
     cls: object = {cls.__name__: cls for cls in candidates(base)}.get(name)
-    module, _, attribute = name.rpartition(".")
+    cls = _imported(name) if "." in name else cls
+    return cls if isinstance(cls, type) and issubclass(cls, base) else None
+
+
+def _imported(path: str) -> object:
+    """Returns what a path of Python names; an error of its module is raised as it is."""
+    module, _, attribute = path.rpartition(".")
     if all(map(str.isidentifier, module.split("."))):
         try:
-            cls = getattr(import_module(module), attribute, None)
+            return getattr(import_module(module), attribute, None)
         except ModuleNotFoundError as error:
             if not f"{module}.".startswith(f"{error.name}."):  # but a package that it needs
                 raise
-    return cls if isinstance(cls, type) and issubclass(cls, base) else None
+    return None
 
 
 def _drop_others(config: Options, key: str, cls: type) -> None:

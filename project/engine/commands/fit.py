@@ -3,7 +3,7 @@
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -55,8 +55,8 @@ class FitCommand(Command):
 
     run: RunFolder
 
-    def prepare_options(self, config: Namespace, resumed: Sequence[Path]) -> None:
-        """Changes options before classes are built; ``resumed`` are the run's checkpoints."""
+    def prepare_options(self, config: Namespace, earlier: Mapping[str, object]) -> None:
+        """Changes options before classes are built; ``earlier`` are those of a resumed run."""
 
     def show_results(self, metrics: dict[str, Any]) -> None:
         """Prints the final metrics, those of ``metrics.json``."""
@@ -104,7 +104,8 @@ class FitCommand(Command):
         self.run = RunFolder(trainer.default_root_dir or "runs", name)
         self.run.require_unfinished()
         resumed = self.run.resumable()
-        self.prepare_options(config, resumed)
+        self._earlier = read_config(str(self.run.config)) if resumed else {}
+        self.prepare_options(config, self._earlier)
         if trainer.precision is None and not trainer.plugins:  # which may be one of precision
             trainer.precision = best_precision(trainer.accelerator)
         # without this folder's paths, so that another run can use it
@@ -182,8 +183,7 @@ class FitCommand(Command):
         if trainer.is_global_zero:
             config = self.parser.dump(self._saved_config, skip_unset=False)
             if path is not None:
-                before = read_config(str(run.config))
-                changes = run.changed_options(before, flat(read_yaml(config, "--config")))
+                changes = run.changed_options(self._earlier, flat(read_yaml(config, "--config")))
             write_text(run.config, config)
             rewind(run.path, checkpoint.get(CURVES, {}))
         if path is None:

@@ -16,7 +16,7 @@ from .scan import spelt
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 """The ends of the names of files that are surely tables."""
 
-_LABELS = ("label", "class", "target", "category")
+LABELS = ("label", "class", "target", "category")
 _SEPARATORS = ",;\t| "
 _SAMPLE = 2**14
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -29,7 +29,7 @@ def key_of(name: str) -> str:
 
 def likely_labels(names: Sequence[str]) -> Sequence[str]:
     """Returns the columns of usual names for labels, or else all."""
-    return [name for name in names if key_of(name) in _LABELS] or names
+    return [name for name in names if key_of(name) in LABELS] or names
 
 
 class Sheet(NamedTuple):
@@ -132,7 +132,7 @@ def _csv_records(text: str) -> Iterator[tuple[int, object]]:
     """
 
     def fit(separator: str) -> tuple[int, bool, int]:
-        sizes = [len(row) for _, row in _split(text[:_SAMPLE], separator)] or [0]
+        sizes = [len(row) for _, row in _split(text[:_SAMPLE], separator, strict=False)] or [0]
         return sum(size == sizes[0] > 1 for size in sizes), separator != " ", sizes[0]
 
     lines = _split(text, max(_SEPARATORS, key=fit))
@@ -151,10 +151,10 @@ def _csv_records(text: str) -> Iterator[tuple[int, object]]:
         yield line, {name: cell for name, cell in zip(names, cells, strict=True) if name}
 
 
-def _split(text: str, separator: str) -> list[tuple[int, list[str]]]:
-    """Returns the number and the cells of each line that is not empty."""
+def _split(text: str, separator: str, strict: bool = True) -> list[tuple[int, list[str]]]:
+    """Returns the number and the cells of each line that is not empty; quotes must be closed."""
     lines = StringIO(text, newline="")
-    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=strict)
     return [(reader.line_num, row) for row in reader if row]
 
 

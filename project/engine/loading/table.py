@@ -7,7 +7,7 @@ from functools import cached_property
 from glob import escape
 from pathlib import Path
 
-from ..errors import listed, printable
+from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
 from .layout import (
     SPLIT_OF,
@@ -18,7 +18,7 @@ from .layout import (
     unlabelled,
 )
 from .scan import images_below, is_image, prefix_of, spelt
-from .sheet import Sheet, key_of, likely_labels, names_of_numbers, read_sheet
+from .sheet import LABELS, Sheet, key_of, likely_labels, names_of_numbers, read_sheet
 
 _PATHS = (
     *("path", "filepath", "filepaths", "file", "filename"),
@@ -74,6 +74,8 @@ class Table:
         self.bands = bands
         self.files = split_tables(file) or {"": file}
         self.root = root or Path(os.path.commonpath(file.parent for file in self.files.values()))
+        if not self.root.is_dir():
+            raise UserError(f"--data.root: there is no folder '{printable(self.root)}'")
         self._beside = {
             table: os.path.relpath(table.parent, self.root) for table in self.files.values()
         }
@@ -100,7 +102,8 @@ class Table:
         files = []
         lines: dict[str, int] = {}
         for split, sheet in sheets.items():
-            if split == "test" and not {*sheet.columns} >= {*labels}:
+            is_unlabelled = not any(key_of(name) in LABELS for name in sheet.columns)
+            if split == "test" and is_unlabelled and not {*sheet.columns} >= {*labels}:
                 notes.append(unlabelled(sheet.file.name, len(sheet.rows)))
                 continue
             if split:
@@ -205,7 +208,10 @@ class Table:
         """Returns the path of a file as it is written, below the root or beside the table."""
         folders = ("", self._beside[sheet.file])
         paths = [os.path.normpath(os.path.join(folder, name)) for folder in folders]
-        return next((path for path in paths if os.path.isfile(os.path.join(self.root, path))), "")
+        path = next((path for path in paths if os.path.isfile(os.path.join(self.root, path))), "")
+        if path.startswith((os.sep, os.pardir)):  # splits must not depend on where the root lies
+            path = os.path.relpath(os.path.join(self.root, path), self.root)
+        return path
 
     @cached_property
     def _index(self) -> Mapping[str, Sequence[str]]:

@@ -71,6 +71,7 @@ def _is_finite(value: object) -> bool:
         isinstance(value, Tensor)
         and value.layout is torch.strided
         and not (value.is_meta or value.is_quantized)
+        and value.numel() <= value.untyped_storage().nbytes()  # not one number repeated
         and bool(value.isfinite().all())
     )
 

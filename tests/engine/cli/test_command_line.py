@@ -223,5 +223,7 @@ def test_a_bug_in_the_module_that_a_path_names_is_no_misspelt_name(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(error):
         parse("--model=module_with_a_bug.Model")
+    with pytest.raises(error):
+        parse("--trainer.callbacks+=module_with_a_bug.Watch")
     with pytest.raises(UserError if error is ModuleNotFoundError else error):
         find_builder("module_with_a_bug.Network")

@@ -211,6 +211,14 @@ def test_what_is_no_plain_setting_is_left_out(options, kept):
     assert plain_options(options, newest) == kept
 
 
+def test_a_number_that_stands_for_many_does_not_fill_the_memory(whole, tmp_path):
+    checkpoint = load(whole / "checkpoints" / "last.ckpt")
+    checkpoint["state_dict"]["x"] = torch.zeros(1).expand(10**12)
+    torch.save(checkpoint, tmp_path / "small.ckpt")
+    with pytest.raises(UserError, match="damaged: x is no tensor of finite numbers"):
+        read_checkpoint(tmp_path / "small.ckpt")
+
+
 def test_a_users_best_elsewhere_is_not_taken_for_the_runs(workplace):
     fit(callbacks=[ModelCheckpoint("mine", "best-{step}", monitor="step", mode="max")])
     assert read_json(RUN / "metrics.json")["selection"]["monitor"] == "val/accuracy"
