@@ -273,5 +273,5 @@ def test_where_a_time_alone_ends_training_the_default_schedule_needs_no_length(
     assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0.02
     assert capsys.readouterr().err.count("the learning rate is constant") == 1
     for chosen in ("--model.lr_scheduler=CosineWithWarmup", "--model.lr_scheduler.lrf=0"):
-        said = one_line(lambda: fit(*timed, chosen), capsys)  # noqa: B023  # called at once
+        said = one_line(lambda: fit(*timed, chosen, "--name=other"), capsys)  # noqa: B023  # called at once
         assert "must know where training ends" in said
