@@ -41,6 +41,7 @@ def chosen_monitor(
         known = [name for name, mode in modes.items() if mode is not None]
         raise UserError(
             f"--monitor {metric} needs --mode min or --mode max; only {listed(known)} do not"
+            + ("" if metric in modes else "; it is no metric of the model's, so log it yourself")
         )
     return metric, mode
 
@@ -171,7 +172,8 @@ def _imported(cls: type[_Model], about: About, path: object) -> type[_Model]:
     model_class = imported_class(str(name), cls)
     if model_class is None:
         raise UserError(
-            f"'{path}' holds a {printable(name)}, which is no {cls.__name__} that is imported here;"
-            " give --import with the module that defines it, or in Python import it first"
+            f"'{path}' holds a model of the class {printable(name)}, which is no {cls.__name__} that"
+            " is imported here; give --import with its module, besides others as in a,b, or in"
+            " Python import it first"
         )
     return model_class
