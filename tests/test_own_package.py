@@ -123,7 +123,7 @@ def test_each_command_opens_the_checkpoint_where_its_module_is_imported(
     draw_image(0.3, seed=0).save("photo.png")
     options = [str(best), f"--output={output}"]
     refused = one_line(lambda: command(*options), capsys)
-    assert "give --import with the module that defines it" in refused
+    assert "give --import with" in refused
     wrong = one_line(lambda: command(*options, "--import=own_packages"), capsys)
     assert "No module named 'own_packages'" in wrong
     command(*options, "--import=own_package")
