@@ -87,7 +87,7 @@ def disturb(
     length = time.monotonic() - began
     total = Counter(kills=0, continuations=0, differences=0)
     while total["kills"] < kills:
-        run = folder / f"run{total['kills']}"
+        run = folder / f"run{total['runs']}"
         last = run / "checkpoints" / "last.ckpt"
         while not (run / "metrics.json").exists():
             processes = start(run, flags)
@@ -102,6 +102,7 @@ def disturb(
             else:
                 require_success(wait(processes), run.with_suffix(".log"))
         total["continuations"] += run.with_suffix(".log").read_text().count(f"continuing {run} ")
+        total["runs"] += 1  # also one that ended before its signal
         different = differences(outcome(folder / "whole"), outcome(run))
         total["differences"] += len(different)
         print("".join(f"    {text[:200]}\n" for text in different[:10]), end="")
