@@ -98,6 +98,6 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
 def test_kills_of_all_kinds_of_runs_change_nothing(tmp_path, kills, resumed, options):
     command = [sys.executable, "-m", "tests.stress", f"--kills={kills}", *options]
     line = succeed(command, tmp_path, timeout=1500).out.splitlines()[-1]
-    counts = re.fullmatch(rf"{kills} kills, (\d+) continuations, 0 differences", line)
+    counts = re.fullmatch(rf"{kills} kills, (\d+) continuations, 0 differences, \d+ runs", line)
     assert counts, line
     assert int(counts[1]) >= resumed
