@@ -325,11 +325,10 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
         # a time between validations is no attribute of that name
         require(getattr(trainer, option, 1) != 0, f"--trainer.{option}", 0, "above 0")
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-    for callback, advice in ((part, _NOT_RESUMABLE.get(type(part))) for part in callbacks):
-        if advice is not None:
+    for kind, advice in _NOT_RESUMABLE.items():
+        if any(isinstance(callback, kind) for callback in callbacks):
             raise UserError(
-                f"--trainer.callbacks: a run with {type(callback).__name__} could not resume;"
-                f" {advice}"
+                f"--trainer.callbacks: a run with {kind.__name__} could not resume; {advice}"
             )
     folder = Path(trainer.default_root_dir, "checkpoints").resolve()
     for callback in trainer.checkpoint_callbacks:

@@ -8,6 +8,7 @@ import traceback
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.profilers import SimpleProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -78,6 +79,10 @@ def test_a_bug_in_a_constructor_keeps_its_traceback(option, base, monkeypatch):
     assert f'File "{__file__}", line' in "".join(traceback.format_exception(caught.value))
 
 
+class OwnFinder(LearningRateFinder):
+    """A finder of the user's is one, too."""
+
+
 EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
 
 
@@ -94,6 +99,7 @@ EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
         "a run with StochasticWeightAveraging could not resume; average the weights with",
     ),
     ("--trainer.callbacks+=BatchSizeFinder", "use Lightning's Tuner"),
+    (f"--trainer.callbacks+={__name__}.OwnFinder", "LearningRateFinder could not resume"),
 )
 def test_what_a_trainer_or_a_run_refuses_is_one_line(options, reason, workplace, capsys):
     assert reason in one_line(lambda: small(*options.split()), capsys)
