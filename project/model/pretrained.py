@@ -230,6 +230,11 @@ def fill_in_preprocessing(options: Namespace, preprocessing: Preprocessing) -> N
     bands = {"channels": bits and len(preprocessing["mean"]), "bits": bits}
     if all(options.get(name) in (None, value) for name, value in bands.items()):
         values |= {**bands, "mean": preprocessing["mean"], "std": preprocessing["std"]}
+    _fill_in(options, values)
+
+
+def _fill_in(options: Namespace, values: Mapping[str, object]) -> None:
+    """Sets those of the options that are None to the values."""
     for name, value in values.items():
         if name in options and options[name] is None:
             options[name] = value
@@ -248,8 +253,6 @@ def fill_in_preprocessing_of_weights(config: Namespace, earlier: Mapping[str, ob
     elif "arch" in model:
         model.arch = model.arch or "resnet18"  # also when the run resumes, without weights
         if earlier:
-            for name in _OPTIONS:
-                if name in options and options[name] is None:
-                    options[name] = earlier.get(f"data.{name}")
+            _fill_in(options, {name: earlier.get(f"data.{name}") for name in _OPTIONS})
         elif preprocessing := find_weights(model.arch, model.weights).preprocessing():
             fill_in_preprocessing(options, preprocessing)
