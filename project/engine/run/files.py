@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import yaml
 from filelock import FileLock
+from jsonargparse import get_loader
 
 from ..errors import UserError, first_sentence, note
 
@@ -23,8 +24,6 @@ _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for nam
 
 CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
 """Arguments of ``open`` for files of rows."""
-
-_EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
 @contextmanager
@@ -118,21 +117,9 @@ def _fetch(url: str, path: Path, download: Callable[[], None]) -> None:
             ) from error
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads numbers such as 1e-3 as YAML 1.2 does."""
-
-    yaml_implicit_resolvers = {
-        first: [*resolvers, ("tag:yaml.org,2002:float", _EXPONENT)]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
 def read_yaml(text: str, name: str) -> object:
     """Reads YAML; ``name`` says in messages where it is from."""
     try:
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{name}{line}: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{name} cannot be read: {first_sentence(error)}") from error
+        return get_loader("yaml")(text)  # which reads 1e-3 as a number
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}: {' '.join(str(error).split())}") from error

@@ -197,7 +197,7 @@ extra -> unrecognized arguments: extra
 --data=FlowrsDataModule -> no folder, file or ImageDataModule 'FlowrsDataModule'; did you mean Flowers
 --data=torch.nn.Linear -> --data: there is no folder, file or ImageDataModule 'torch.nn.Linear'
 --data=./nowhere -> --data: there is no folder, file or ImageDataModule './nowhere'
---model.optimizer={{ -> --model.optimizer, line 1: expected the node content
+--model.optimizer={{ -> --model.optimizer: while parsing a flow node did not find expected node content
 --model.loss=my_own -> there is no Module 'my_own'; your own is my_module.MyClass
 --model.optimizer=torch.optim.Adamw -> there is no Optimizer 'torch.optim.Adamw'; did you mean AdamW?
 --data=FolderDataModule -> the following arguments are required: root
@@ -255,12 +255,12 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
 @cases(
     "text answer",
     (bytes(range(256)), "'c.yaml' cannot be read: 'utf-8' codec can't decode"),
-    (b"trainer: {max_epochs: [3", "c.yaml, line 1: expected ',' or ']'"),
+    (b"trainer: {max_epochs: [3", "c.yaml: while parsing a flow sequence in"),
     (
         b"trainer: !!python/object/apply:os.system [exit]",
-        "c.yaml, line 1: could not determine a constructor",
+        "c.yaml: could not determine a constructor",
     ),
-    (b"[" * 5000, "c.yaml cannot be read: maximum recursion depth"),
+    (b"[" * 5000, "c.yaml: while increasing flow level exceeded maximum nesting depth"),
     (b"hello", "expected 'option: value', got 'hello'"),
 )
 def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsys):
