@@ -2,9 +2,7 @@
 
 import os
 import re
-import shutil
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,13 +86,11 @@ def fetch_weights(url: str) -> Path:
 
 def fetch_archive(url: str, md5: str, folder: Path) -> None:
     """Makes ``folder`` from the one of the same name in a .tgz archive, unless it is there."""
-    from torchvision.datasets.utils import download_url  # here, as torch above
+    from torchvision.datasets.utils import download_and_extract_archive  # here, as torch above
 
     def download() -> None:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as scratch:
-            download_url(url, scratch, "archive.tgz", md5)
-            # torchvision's extract_archive would follow paths that lead out of the folder
-            shutil.unpack_archive(Path(scratch, "archive.tgz"), scratch, filter="data")
+            download_and_extract_archive(url, scratch, md5=md5)
             Path(scratch, folder.name).rename(folder)
 
     _fetch(url, folder, download)
@@ -110,7 +106,7 @@ def _fetch(url: str, path: Path, download: Callable[[], None]) -> None:
         note(f"downloading {url} to {path.parent}")
         try:
             download()
-        except (OSError, HTTPException, ValueError, RuntimeError, tarfile.TarError) as error:
+        except (OSError, HTTPException, ValueError, RuntimeError) as error:
             raise UserError(
                 f"'{path}' is not there, and '{url}' cannot be fetched ({first_sentence(error)});"
                 " connect to the network, or put it there"
