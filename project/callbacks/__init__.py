@@ -1,6 +1,5 @@
-"""Callbacks: curves, plots, progress and ways of training."""
+"""Callbacks: curves, plots and progress."""
 
-from project.callbacks.cached_features import CachedFeatures
 from project.callbacks.curves import ImagesPerSecond, LearningRate
 from project.callbacks.figures import (
     ConfidentMistakesPlot,
@@ -12,7 +11,6 @@ from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.progress_lines import ProgressLines
 
 __all__ = [
-    "CachedFeatures",
     "ConfidentMistakesPlot",
     "ConfusionMatrixPlot",
     "FirstBatchPlot",

@@ -49,7 +49,7 @@ class FirstBatchPlot(Callback):
         if trainer.global_step > 0 or batch_idx > 0:
             return
         images, labels = pl_module.as_batch(batch)[:2]
-        if images.dim() == 4:  # CachedFeatures serves features instead
+        if images.dim() == 4:  # not features, computed before
 
             def draw() -> Figure:  # reading from the device waits, so only if a logger draws
                 names = [pl_module.label_names(label) for label in labels[: self.count].cpu()]

@@ -106,23 +106,3 @@ class AugmentedDataModule(ImageDataModule):
             centre = uniform(self.seed, epoch, batch.indices, _CUTOUT, 2)
             images = cutout(images, centre, self.cutout, self.mean_colour(images))
         return batch._replace(images=images)
-
-    def random_changes(self) -> list[str]:
-        """Names the options, and the overridden hooks, that change training images at random."""
-        options = [
-            "crop_scale",
-            "train_transforms",
-            "flip",
-            "crop_padding",
-            "cutout",
-            "batch_transforms",
-        ]
-        hooks = ["augment", "transform_batch", "on_after_batch_transfer"]
-        return [
-            *(f"--data.{name}" for name in options if getattr(self, name, None)),
-            *(
-                f"{type(self).__name__}.{name}"
-                for name in hooks
-                if getattr(type(self), name) is not getattr(AugmentedDataModule, name)
-            ),
-        ]

@@ -129,7 +129,7 @@ class ImageClassifier(ClassifierModule):
 
         Features, float (N, features), go through the head alone.
         """
-        if images.dim() == 2:  # features, from CachedFeatures
+        if images.dim() == 2:  # features, computed before
             layer = self.network_head
             with torch.autocast(images.device.type, enabled=False):  # as in evaluation
                 return cast(Tensor, layer(images.to(layer.weight.dtype)))

@@ -1,16 +1,21 @@
-"""Training the head alone on features that a frozen backbone computes once for each image."""
+"""Training the head alone on features that a frozen backbone computes once for each image.
+
+python -m project.fit --model.freeze backbone --data.flip false --data.crop_scale null \
+    --trainer.callbacks+=examples.recipes.cached_features.CachedFeatures
+"""
 
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor, nn
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor
 
-from project.data.augmentation import AugmentedDataModule
 from project.engine import ArrayDataset, ImageBatch, UserError, note
 from project.model import ImageClassifier
-from project.model.networks import head
+
+_RANDOM = ("crop_scale", "train_transforms", "flip", "crop_padding", "cutout", "batch_transforms")
+"""Options of ``--data`` that change training images at random."""
 
 
 class CachedFeatures(Callback):
@@ -25,22 +30,14 @@ class CachedFeatures(Callback):
         if stage != "fit":
             return
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        if trainer.world_size > 1 or not isinstance(data, AugmentedDataModule):
-            raise UserError(
-                "CachedFeatures needs one of our data modules and one device;"
-                " add --trainer.devices 1"
-            )
-        if random := data.random_changes():
+        if changes := [f"--data.{name}" for name in _RANDOM if getattr(data, name, None)]:
             raise UserError(
                 "CachedFeatures: each image must be the same in every epoch, but"
-                f" {', '.join(random)} would change it; switch it off, for example by"
+                f" {', '.join(changes)} would change it; switch it off, for example by"
                 " --data.crop_scale null --data.flip false"
             )
-        (layer, *others) = head(pl_module.network, len(pl_module.class_names)).values()
-        if others or not isinstance(layer, nn.Linear):
-            raise UserError(f"CachedFeatures: {pl_module.arch} does not end in one linear layer")
         trained = {value for value in pl_module.network.parameters() if value.requires_grad}
-        if not trained <= set(layer.parameters()):
+        if not trained <= set(pl_module.network_head.parameters()):
             raise UserError(
                 "CachedFeatures needs --model.freeze backbone: else features change in training"
             )
@@ -65,17 +62,15 @@ class CachedFeatures(Callback):
         data.splits = features
         pl_module.train()
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Serves images again."""
-        data: AugmentedDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
         data.splits = self._images
 
 
 def _compute_features(model: ImageClassifier, batches: Iterable[ImageBatch]) -> Tensor:
     features: list[Tensor] = []
     for batch in batches:
-        if (batch.labels < 0).any():
-            raise UserError("CachedFeatures: an image cannot be read any more; start again")
         batch = model.trainer.strategy.batch_to_device(batch, model.device)
         features.append(model.logits_and_features(batch.images)[1].float())
     _require_head_last(model, batch.images)
@@ -89,7 +84,4 @@ def _require_head_last(model: ImageClassifier, images: Tensor) -> None:
     with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
         logits = model(images)
     if logits is not outputs[-1]:
-        raise UserError(
-            f"CachedFeatures: in {model.arch}, more than the head comes after the features;"
-            " leave the callback out"
-        )
+        raise UserError(f"CachedFeatures: the head of {model.arch} is not its last layer")
