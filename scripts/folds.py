@@ -55,7 +55,7 @@ def rows_of(run: Path, fold: int) -> list[list[Any]]:
     test = evaluate_split(model, ImageDataModule.load_from_checkpoint(best))
     images, names = cast(Any, test.images), model.class_names
     columns = zip(
-        images.files,
+        map(images.path, range(len(images))),
         test.labels.tolist(),
         test.predicted.tolist(),
         test.probabilities.tolist(),

@@ -30,6 +30,7 @@ from tests.conftest import (
 )
 from tests.data.test_torch_dataset import FAKE, SMALL, TINY_MODEL
 from tests.engine.loading.image_files import write_folder
+from tests.engine.loading.stubs import paths_of
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_other_images_are_prepared_as_the_checkpoint_says_or_not_at_all(checkpoi
         evaluate(*options, "--data.fit=crop")
     cli: Any = evaluate(*options)
     measured = read_json(tmp_path / "alone.test.metrics.json")
-    assert measured["correct"] == right(cli.model, cli.datamodule.splits["test"].files)
+    assert measured["correct"] == right(cli.model, paths_of(cli.datamodule.splits["test"]))
     assert measured["data"]["class_path"] == "FolderDataModule"
     assert measured["data"]["init_args"].items() >= {"root": str(root), "fit": "pad"}.items()
     (root / "others").mkdir()

@@ -43,7 +43,7 @@ from tests.conftest import (
     write_pets,
 )
 from tests.data.stubs import NoiseDataModule
-from tests.engine.loading.stubs import attached, joined
+from tests.engine.loading.stubs import attached, joined, paths_of
 
 FILES = sorted(
     path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file()
@@ -142,11 +142,11 @@ def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
     data = LabelsCSV(image_size=32)
     assert data.class_names == ["odd", "rose", "tulip"]
     for split in (splits := data.load()).values():
-        kinds = [(int(file.stem) % 2, file.parent.name) for file in split.files]
+        kinds = [(int(file.stem) % 2, file.parent.name) for file in paths_of(split)]
         assert split.labels.tolist() == [
             [odd, name == "rose", name == "tulip"] for odd, name in kinds
         ]
-    assert sum(len(split.files) for split in splits.values()) == 24
+    assert sum(len(split) for split in splits.values()) == 24
 
 
 @cases("root workers", ("images", 1), ("memory://images", 0))

@@ -24,7 +24,7 @@ from project.model.schedules import CosineWithWarmup
 from tests.conftest import make_folder
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, succeed, torchrun
-from tests.engine.loading.stubs import Files
+from tests.engine.loading.stubs import Files, paths_of
 
 WORLD_SIZES = [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 5))]
 FIT_SIZE = 13
@@ -192,7 +192,7 @@ def left(root, rank):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "check_image", look)
         trainer(2).fit(classifier(), datamodule=data)
-    return {split: [*map(str, dataset.files)] for split, dataset in data.splits.items()}
+    return {split: [*map(str, paths_of(dataset))] for split, dataset in data.splits.items()}
 
 
 def train(out):

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -81,29 +80,11 @@ def _fit(
     return fit_region(region_of(pixels, box, size), preprocessing)
 
 
-class Paths(Sequence[Path]):
-    """Paths of files in a few bytes each, of which forked loader workers copy nothing.
-
-    Of a list of strings, each worker copies what it reads, as Python counts references in the
-    strings themselves.
-    """
-
-    def __init__(self, paths: Iterable[str | Path]) -> None:
-        names = [os.fsencode(path) for path in paths]
-        self.prefix = os.path.commonprefix(names) or b""  # noqa: RUF071  # any text in common
-        self.names = np.array([name.removeprefix(self.prefix) for name in names], np.bytes_)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(len(self))[index]]
-        return Path(os.fsdecode(self.prefix + self.names[index]))
-
-
 class FileDataset:
     """Image files, decoded and cropped when a batch asks for them.
+
+    Of a list of paths, each forked loader worker would copy what it reads, as Python counts
+    references in the strings themselves: an array holds them, in a few bytes each.
 
     Args:
         files: The image files.
@@ -126,7 +107,9 @@ class FileDataset:
         skip: bool = False,
         cache: ImageCache | None = None,
     ) -> None:
-        self.files = Paths(files)
+        names = [os.fsencode(file) for file in files]
+        self._prefix = os.path.commonprefix(names) or b""  # noqa: RUF071  # any text in common
+        self._names = np.array([name.removeprefix(self._prefix) for name in names])
         self.labels = labels.long()
         self.preprocessing = preprocessing
         self.crop_scale = crop_scale
@@ -135,7 +118,7 @@ class FileDataset:
         self.cache = cache
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.labels)
 
     def __getitems__(self, keys: Keys) -> ImageBatch:
         epoch, indices = split_keys(keys)
@@ -153,16 +136,20 @@ class FileDataset:
                 labels[row] = -1
         return ImageBatch(images, labels, indices)
 
+    def path(self, index: int) -> Path:
+        """The path of a file."""
+        return Path(os.fsdecode(self._prefix + self._names[index]))
+
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, (channels, crop, crop)."""
         return self._load(index)
 
     def name(self, index: int) -> str:
         """The file's class folder and name, fit to print."""
-        return printable(Path(*self.files[index].parts[-2:]))
+        return printable(Path(*self.path(index).parts[-2:]))
 
     def _load(self, index: int, draws: Tensor | None = None) -> Tensor:
-        file = self.files[index]
+        file = self.path(index)
         scale = self.crop_scale
         if self.cache is None or (draws is None and scale is not None):
             return prepare(file, self.preprocessing, draws, scale)

@@ -285,7 +285,7 @@ class ImageFilesDataModule(ResizedDataModule):
         readable = batch.labels >= 0
         dataset = cast(FileDataset, self.splits[self.split_in_use])
         for index in batch.indices[~readable].tolist():
-            file = dataset.files[index % len(dataset)]
+            file = dataset.path(index % len(dataset))
             _note_once(f"warning: '{file}' cannot be read as an image and is left out")
         if self.split_in_use != "train" or readable.all():
             return batch

@@ -14,6 +14,7 @@ from ..cli.entry import quiet_libraries
 from ..errors import UserError
 from ..loading.batch import BatchDataset
 from ..loading.data_module import ImageDataModule
+from ..loading.files import FileDataset
 from ..loading.scan import spelt
 
 if TYPE_CHECKING:
@@ -76,8 +77,9 @@ class Predictions:
     def path(self, row: int) -> str:
         """Returns the path of an image's file, or its name if it is in none."""
         index = int(self.indices[row])
-        files = getattr(self.images, "files", None)
-        return self.images.name(index) if files is None else spelt(str(files[index]))
+        if isinstance(self.images, FileDataset):
+            return spelt(str(self.images.path(index)))
+        return self.images.name(index)
 
     @staticmethod
     def of_split(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from project.engine import ImageBatch, ImageFilesDataModule
+from project.engine import FileDataset, ImageBatch, ImageFilesDataModule
 from tests.engine.toy import cases as cases
 
 
@@ -58,6 +58,11 @@ def by_class(data) -> dict[str, dict[str, list[Path]]]:
     for file in data.files():
         files.setdefault(file.split, {}).setdefault(file.label, []).append(Path(file.path))
     return files
+
+
+def paths_of(dataset: FileDataset) -> list[Path]:
+    """The paths of all files, in the order of their indices."""
+    return [dataset.path(index) for index in range(len(dataset))]
 
 
 def epoch_of(data, split: str = "train") -> list[ImageBatch]:

@@ -10,7 +10,15 @@ import torch
 
 from project.engine.errors import LocalError, UnreadableFileError, UserError
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
-from tests.engine.loading.stubs import Files, attached, by_class, by_index, cases, epoch_of
+from tests.engine.loading.stubs import (
+    Files,
+    attached,
+    by_class,
+    by_index,
+    cases,
+    epoch_of,
+    paths_of,
+)
 
 
 def module(root, on_bad_image="skip", **options):
@@ -18,7 +26,9 @@ def module(root, on_bad_image="skip", **options):
 
 
 def served(data):
-    return {split: {str(file) for file in dataset.files} for split, dataset in data.splits.items()}
+    return {
+        split: {str(file) for file in paths_of(dataset)} for split, dataset in data.splits.items()
+    }
 
 
 def transferred(data, split="train"):
@@ -60,7 +70,7 @@ def test_a_class_or_a_split_without_a_readable_image_is_refused(root, split, cla
 
 def test_a_file_that_vanishes_in_training_is_named_where_it_is_an_error(root):
     data = attached(module(root, "error", num_workers=1))
-    gone, loader = data.splits["train"].files[5], data.train_dataloader()
+    gone, loader = data.splits["train"].path(5), data.train_dataloader()
     gone.unlink()
     with pytest.raises(
         UnreadableFileError, match=rf"{gone}' cannot be read as an image \(No such file"
@@ -75,7 +85,7 @@ def test_a_file_that_breaks_in_training_leaves_its_batch_and_a_batch_without_oth
 ):
     data = attached(module(root, num_workers=num_workers, batch_size=8), epoch=2)
     whole = transferred(data)
-    gone, deep = data.splits["train"].files[5], data.splits["train"].files[9]
+    gone, deep = data.splits["train"].path(5), data.splits["train"].path(9)
     gone.unlink()
     damage_deep_inside(deep)
     for _ in range(2):
@@ -90,7 +100,7 @@ def test_a_file_that_breaks_in_training_leaves_its_batch_and_a_batch_without_oth
     assert all(
         any(f"'{file}' cannot be read" in line for line in warnings) for file in (gone, deep)
     )
-    for file in data.splits["train"].files:
+    for file in paths_of(data.splits["train"]):
         file.unlink(missing_ok=True)
     with pytest.raises(UnreadableFileError, match="no image of a training batch can be read"):
         transferred(data)
@@ -101,7 +111,7 @@ def test_in_evaluation_a_file_that_breaks_is_not_counted_and_is_named_once(root,
     data = attached(module(root), training=False)
     data.trainer.testing = split == "test"
     gone, expected = (
-        data.splits[split].files[2],
+        data.splits[split].path(2),
         dict(enumerate(data.splits[split].labels.tolist())) | {2: -1},
     )
     gone.unlink()

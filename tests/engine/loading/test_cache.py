@@ -8,7 +8,7 @@ import torch
 
 from project.engine.errors import UserError
 from tests.engine.loading.image_files import write_folder
-from tests.engine.loading.stubs import Files, attached
+from tests.engine.loading.stubs import Files, attached, paths_of
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_second_epoch_and_a_second_run_need_no_file_and_the_room_is_taken_befo
     size = sum(8 + 3 * height * width for height, width in first.cache.shapes)
     assert room.st_blocks * 512 >= room.st_size == size
     cropped = epoch(first)
-    for file in first.files:
+    for file in paths_of(first):
         file.rename(file.with_suffix(".gone"))
     assert torch.equal(epoch(first), cropped)
     assert torch.equal(epoch(second), cropped)
@@ -71,7 +71,7 @@ def test_what_decides_the_pixels_decides_the_file_wherever_the_root_is(start, tm
     assert first.cache.path == start().cache.path == start(folder="moved").cache.path
     others = [start("val"), start(image_size=24), start(interpolation="bicubic")]
     (tmp_path / "moved" / "red").rename(tmp_path / "moved" / "ruby")
-    first.files[0].write_bytes(first.files[-1].read_bytes())
+    first.path(0).write_bytes(first.path(-1).read_bytes())
     others += [start(), start(folder="moved")]
     assert len({first.cache.path, *(other.cache.path for other in others)}) == 6
 

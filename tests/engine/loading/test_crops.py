@@ -97,7 +97,7 @@ def test_the_data_module_serves_evaluation_those_pixels_and_training_where_crops
         dataset: Any = data.splits[split]
         for index in 2 * [*range(len(dataset))]:  # the second time from the cache
             image = dataset.image(index)
-            require_same(image, Image.open(dataset.files[index]), preprocessing(fit))
+            require_same(image, Image.open(dataset.path(index)), preprocessing(fit))
             if (split, fit) != ("train", "crop"):
                 assert torch.equal(dataset.__getitems__([index]).images[0], image)
 

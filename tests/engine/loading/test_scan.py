@@ -12,7 +12,7 @@ from project.engine.loading.decode import IMAGE_SUFFIXES
 from project.engine.loading.files import prepare
 from project.engine.loading.scan import image_paths, listed_paths
 from tests.engine.loading.image_files import noise, write_folder
-from tests.engine.loading.stubs import Files, attached, by_class
+from tests.engine.loading.stubs import Files, attached, by_class, paths_of
 
 PREPROCESSING: Any = {"resize": 16, "crop": 16, "mean": [0.5] * 3, "std": [0.2] * 3}
 NAMES = ["with space", "Größe", "向日葵", "μαργαρίτα", "100%", "a.b", "it's", "-x"]
@@ -28,8 +28,7 @@ def test_any_name_of_a_folder_or_a_file_will_do(tmp_path, name):
     text = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
     assert sorted(data.class_names) == sorted([text, "other"])
     assert sum(map(len, data.splits.values())) == 10
-    files = data.splits["train"].files
-    assert all(file.is_file() for file in files)
+    assert all(file.is_file() for file in paths_of(data.splits["train"]))
 
 
 def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_but_for_those_of_systems(
