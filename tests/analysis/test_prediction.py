@@ -4,28 +4,12 @@ import torch
 from torch import nn
 from torchvision.models import SwinTransformer, VisionTransformer, resnet18, squeezenet1_1
 
-from project.analysis.evaluation import evaluate_split
 from project.analysis.gradcam import grad_cam
-from project.data import FolderDataModule
 from project.model import ImageClassifier
-from tests.conftest import cases, make_folder, opened
+from tests.conftest import cases
 from tests.model.test_classifier import PREPROCESSING, make_images
 
 IMAGES = make_images(2, side=64)
-
-
-def test_an_image_that_breaks_has_no_prediction_and_does_not_count(tmp_path, tiny_run):
-    make_folder(tmp_path / "images", dict.fromkeys("abcdefgh", 4))
-    data = FolderDataModule(
-        str(tmp_path / "images"), image_size=32, num_workers=0, on_bad_image="skip"
-    )
-    data.setup("test")
-    (tmp_path / "images" / data.splits["test"].name(3)).write_bytes(
-        b"broken since it was looked at"
-    )
-    found = evaluate_split(opened(tiny_run)[0], data)
-    assert found.logits.isnan().any(1).tolist() == [index == 3 for index in range(8)]
-    assert (int(found.labels[3]), found.metrics["total"]) == (-1, 7)
 
 
 def by_formula(model, layer, to_map):

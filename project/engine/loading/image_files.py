@@ -1,6 +1,5 @@
 """The data module of image files: finds, splits, checks and reads them."""
 
-import functools
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from ..errors import UnreadableFileError, UserError, listed, note, printable, require
 from ..preprocessing import Preprocessing
-from .batch import ImageBatch
 from .cache import ImageCache
 from .check import check_files
 from .files import FileDataset, mean_and_std
@@ -25,14 +23,13 @@ from .splits import SPLITS, grouped_split
 from .table import Table
 
 _SPLITS = ("all", *SPLITS)
-_note_once = functools.cache(note)
 
 
 class ImageFilesDataModule(ResizedDataModule):
     """Image files; a subclass finds the files of each class and split.
 
     Args:
-        on_bad_image: Ends the run if a file cannot be read as an image, or skips the file.
+        on_bad_image: Refuses to start if a file cannot be read as an image, or skips the file.
         cache: A folder for decoded images, which makes later epochs faster. It takes about 0.2 MB
             an image, and training crops from images whose shorter side is 8/7 of ``image_size``, or
             ``image_size`` if ``fit`` is not ``crop``.
@@ -246,8 +243,7 @@ class ImageFilesDataModule(ResizedDataModule):
                 self.preprocessing,
                 scale,
                 self.seed,
-                self.skip_bad,
-                cache,
+                cache=cache,
             )
         self._forget()  # the datasets have the files in few bytes
         return datasets
@@ -277,21 +273,6 @@ class ImageFilesDataModule(ResizedDataModule):
                     f"no {file.split} image of class '{file.label}' can be read: {examples}"
                 )
         return readable
-
-    def on_before_batch_transfer(self, batch: object, dataloader_idx: int) -> object:
-        """Takes what could not be read out of a training batch; evaluation skips its label, -1."""
-        if not self.skip_bad or not isinstance(batch, ImageBatch):  # as an example_input_array
-            return batch
-        readable = batch.labels >= 0
-        dataset = cast(FileDataset, self.splits[self.split_in_use])
-        for index in batch.indices[~readable].tolist():
-            file = dataset.path(index % len(dataset))
-            _note_once(f"warning: '{file}' cannot be read as an image and is left out")
-        if self.split_in_use != "train" or readable.all():
-            return batch
-        if not readable.any():
-            raise UnreadableFileError("no image of a training batch can be read")
-        return ImageBatch(*(field[readable] for field in batch))
 
 
 def _require_whole_groups(files: Sequence[ImageFile]) -> None:

@@ -6,17 +6,14 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import torch
 
 from project.engine.errors import LocalError, UnreadableFileError, UserError
-from tests.engine.loading.image_files import damage_deep_inside, write_folder
+from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import (
     Files,
     attached,
     by_class,
-    by_index,
     cases,
-    epoch_of,
     paths_of,
 )
 
@@ -29,10 +26,6 @@ def served(data):
     return {
         split: {str(file) for file in paths_of(dataset)} for split, dataset in data.splits.items()
     }
-
-
-def transferred(data, split="train"):
-    return by_index(epoch_of(data, split))
 
 
 @pytest.fixture
@@ -68,8 +61,9 @@ def test_a_class_or_a_split_without_a_readable_image_is_refused(root, split, cla
         attached(module(root))
 
 
-def test_a_file_that_vanishes_in_training_is_named_where_it_is_an_error(root):
-    data = attached(module(root, "error", num_workers=1))
+@pytest.mark.parametrize("on_bad_image", ["error", "skip"])
+def test_a_file_that_vanishes_in_training_is_an_error_that_names_it(root, on_bad_image):
+    data = attached(module(root, on_bad_image, num_workers=1))
     gone, loader = data.splits["train"].path(5), data.train_dataloader()
     gone.unlink()
     with pytest.raises(
@@ -77,48 +71,6 @@ def test_a_file_that_vanishes_in_training_is_named_where_it_is_an_error(root):
     ):
         list(loader)
     loader._iterator._shutdown_workers()  # left to the garbage collector, it would wait for 5 seconds
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_file_that_breaks_in_training_leaves_its_batch_and_a_batch_without_others_ends_the_run(
-    root, num_workers, capsys
-):
-    data = attached(module(root, num_workers=num_workers, batch_size=8), epoch=2)
-    whole = transferred(data)
-    gone, deep = data.splits["train"].path(5), data.splits["train"].path(9)
-    gone.unlink()
-    damage_deep_inside(deep)
-    for _ in range(2):
-        kept = torch.tensor([index not in (5, 9) for index in whole.indices.tolist()])
-        assert int(kept.sum()) == len(whole.indices) - 2
-        assert all(
-            torch.equal(field[kept], left)
-            for field, left in zip(whole, transferred(data), strict=True)
-        )
-    warnings = capsys.readouterr().err.splitlines()
-    assert len(warnings) == 2
-    assert all(
-        any(f"'{file}' cannot be read" in line for line in warnings) for file in (gone, deep)
-    )
-    for file in paths_of(data.splits["train"]):
-        file.unlink(missing_ok=True)
-    with pytest.raises(UnreadableFileError, match="no image of a training batch can be read"):
-        transferred(data)
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_in_evaluation_a_file_that_breaks_is_not_counted_and_is_named_once(root, split, capsys):
-    data = attached(module(root), training=False)
-    data.trainer.testing = split == "test"
-    gone, expected = (
-        data.splits[split].path(2),
-        dict(enumerate(data.splits[split].labels.tolist())) | {2: -1},
-    )
-    gone.unlink()
-    for _ in range(2):
-        batch = transferred(data, split)
-        assert dict(zip(batch.indices.tolist(), batch.labels.tolist(), strict=True)) == expected
-    assert capsys.readouterr().err.count(f"'{gone}' cannot be read") == 1
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
