@@ -110,49 +110,42 @@ class Bookkeeping(Callback):
             pl_module.log_dict(values, prog_bar=True)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Gives all processes the first one's statistics of BatchNorm.
+        """Forgets an earlier evaluation that was stopped, and synchronises BatchNorm's statistics.
 
-        DDP does not within a step of several batches, or if the user has it leave this out.
+        All processes get the first one's, which DDP does not do within a step of several batches,
+        or if the user has it leave this out.
         """
-        pl_module.restart("val")
+        pl_module.restart("test" if trainer.testing else "val")
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             for buffer in wrapper.buffers():  # Lightning's broadcast is of objects
                 distributed.broadcast(buffer, 0)
 
-    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Forgets an earlier test that was stopped."""
-        pl_module.restart("test")
+    on_test_start = on_validation_start
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Logs the metrics of the validation set."""
-        self._log(trainer, pl_module, "val")
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Logs the metrics of the test set."""
-        self._log(trainer, pl_module, "test")
-
-    def _log(self, trainer: Trainer, model: Any, split: str) -> None:
-        if not model.is_fitting:
-            model.predictions = gathered(trainer, model.collected)
-        results = model.conclude(split)
+        """Logs the metrics of the validation set, or of the test set."""
+        split = "test" if trainer.testing else "val"
+        if not pl_module.is_fitting:
+            pl_module.predictions = gathered(trainer, pl_module.collected)
+        results = pl_module.conclude(split)
         if results is None or trainer.sanity_checking:
             return
         thresholds = results.pop("thresholds", None)
         if split == "val":
-            names = model.class_names
-            model.thresholds = dict(zip(names, thresholds, strict=True)) if thresholds else None
-        elif model.thresholds:
-            results["thresholds"] = list(model.thresholds.values())
-        model.results[split] = results
+            names = pl_module.class_names
+            pl_module.thresholds = dict(zip(names, thresholds, strict=True)) if thresholds else None
+        elif pl_module.thresholds:
+            results["thresholds"] = list(pl_module.thresholds.values())
+        pl_module.results[split] = results
         numbers = {
             f"{split}/{name}": float(results[name])
-            for name in map(str, model.metrics_of(split))
+            for name in map(str, pl_module.metrics_of(split))
             if isinstance(results.get(name), int | float)
         }
         monitors = [getattr(part, "monitor", None) for part in trainer.checkpoint_callbacks]
         for name, value in numbers.items():
             is_shown = name in ("val/accuracy", *monitors)
-            model.log(
+            pl_module.log(
                 name,
                 value,
                 prog_bar=is_shown,
@@ -161,6 +154,8 @@ class Bookkeeping(Callback):
                 rank_zero_only=True,
                 reduce_fx="max",
             )
+
+    on_test_epoch_end = on_validation_epoch_end
 
 
 def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
