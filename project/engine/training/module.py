@@ -173,23 +173,11 @@ class ClassifierModule(LightningModule):
         return is_logged(self.trainer)
 
     def as_batch(self, batch: Sequence[Tensor]) -> ImageBatch:
-        """Returns a batch with images, labels and indices; a plain loader's pairs have no indices.
-
-        Raises:
-            UserError: The images have several classes and the model gives them one, or the reverse.
-        """
+        """Returns a batch with images, labels and indices; a plain loader's pairs have no indices."""
         if not hasattr(batch, "indices"):
             images, labels = batch
             batch = ImageBatch(images, labels, indices=torch.empty(0))
-        batch = cast(ImageBatch, batch)
-        shape = tuple(batch.labels.shape)
-        if not batch.labels.is_floating_point() and (len(shape) == 1) != self.has_one_class:
-            raise UserError(
-                f"the labels have the shape {shape}, but {type(self).__name__} gives"
-                f" each image {'one class' if self.has_one_class else 'any number of classes'};"
-                " choose other data or another --model"
-            )
-        return batch
+        return cast(ImageBatch, batch)
 
     def measure(
         self,
