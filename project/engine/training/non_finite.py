@@ -47,10 +47,11 @@ class StopOnNonFinite(Callback):
                 f"training stopped at step {step}: the gradient is not finite; {_ADVICE}"
             )
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks the loss that was logged last, whose gradient may be finite all the same.
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Checks the loss that was logged last, and the weights; the model checks what is saved.
 
-        It is the same in all processes, though the loss of one alone is infinite.
+        The gradient of such a loss may be finite. It is the same in all processes, though the loss
+        of one alone is infinite.
         """
         loss = trainer.callback_metrics.get("train/loss")
         if loss is not None and not loss.isfinite() and _scaler_of(trainer) is None:
@@ -58,10 +59,6 @@ class StopOnNonFinite(Callback):
                 f"training stopped after step {trainer.global_step}: train/loss is not"
                 f" finite; {_ADVICE}"
             )
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks the loss, and the weights; those that are saved are checked by the model."""
-        self.on_train_epoch_end(trainer, pl_module)
         require_finite(pl_module.state_dict(), trainer.global_step)
 
 
