@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from ..errors import UserError, listed, printable
+from ..errors import UserError, printable
 from ..preprocessing import is_preprocessing
 from ..run.checkpoint import ABOUT, About, Checkpoint, read_checkpoint
 from ..run.settings import imported_class, limited_by, network_of_file, plain_options
@@ -38,9 +38,8 @@ def chosen_monitor(
     """
     mode = mode or modes.get(metric)
     if mode is None:
-        known = [name for name, mode in modes.items() if mode is not None]
         raise UserError(
-            f"--monitor {metric} needs --mode min or --mode max; only {listed(known)} do not"
+            f"--monitor {metric} needs --mode min or --mode max"
             + ("" if metric in modes else "; it is no metric of the model's, so log it yourself")
         )
     return metric, mode

@@ -69,7 +69,7 @@ def test_the_best_is_tested_once(workplace, monkeypatch, flags, losses, step, se
 @cases(
     "flags complaint",
     ("--trainer.max_time=00:00:00:00", "training ended before its first step"),
-    ("--monitor=val/own", "val/own needs --mode min or --mode max; only val/accuracy "),
+    ("--monitor=val/own", "val/own needs --mode min or --mode max; it is no metric"),
 )
 def test_a_run_that_can_have_no_best_checkpoint_leaves_none(workplace, capsys, flags, complaint):
     assert complaint in one_line(lambda: fit(flags), capsys)
