@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, SequentialSampler
 
-from ..errors import UserError
 from ..randomness import Purpose, uniform
 
 
@@ -58,13 +57,6 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
 
     def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]  # keys, no indices
         epoch, batches_done = self.position()
-        batches = self.num_samples // self.batch_size
-        if batches_done >= batches:
-            raise UserError(
-                f"this run was stopped after {batches_done} batches of an epoch, which has"
-                f" {batches} now; resume with the --data.batch_size and the images that it was"
-                " started with, or use another --name"
-            )
         order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
         indices = order[self.rank :: self.num_replicas][batches_done * self.batch_size :]
         return zip(repeat(epoch), indices.tolist())

@@ -231,7 +231,6 @@ CANNOT_CHANGE = "which cannot change when the run"
 
 @cases(
     "option reason",
-    ("--data.size=40", "stopped after 3 batches of an epoch, which has 2 now; resume with the"),
     ("--data.batch_size=8", CANNOT_CHANGE),
     ("--model.optimizer.lr=0.5", CANNOT_CHANGE),
     ("--monitor=val/loss", CANNOT_CHANGE),
