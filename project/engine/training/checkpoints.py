@@ -86,11 +86,6 @@ def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
     module to import. ``images`` counts splits. ``selection`` says how ``best.ckpt`` is chosen.
     """
     data = getattr(trainer, "datamodule", None)
-    rates = {
-        name: float(value)
-        for name, value in trainer.callback_metrics.items()
-        if name.startswith("train/")
-    }
     best = best_checkpoint(trainer)
     # afterwards Lightning counts on
     training = trainer.state.fn == "fit" and not trainer.state.finished
@@ -115,7 +110,7 @@ def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
         selection={"monitor": str(best.monitor), "mode": best.mode}
         if best and best.best_model_path  # not where training had no validation
         else None,
-        metrics={**rates, **model.results},
+        metrics=dict(model.results),
     )
 
 
