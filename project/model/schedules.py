@@ -110,7 +110,10 @@ def build_schedule(
     }
     if isinstance(scheduler, ReduceLROnPlateau):
         monitor = getattr(scheduler, "monitor", "val/loss")  # Lightning's subclass has one
-        config |= {"monitor": monitor, "frequency": _measured_every(monitor, trainer, interval)}
+        config["monitor"] = monitor
+        if monitor.startswith("val/") and interval == "epoch":
+            # between validations, Lightning would step it on the last one's value
+            config["frequency"] = trainer.check_val_every_n_epoch or 1
     return config
 
 
@@ -126,31 +129,6 @@ def replace_schedule_without_length(config: Namespace, named_options: Collection
             "the learning rate is constant, as no number of epochs or steps is given; add"
             " --trainer.max_epochs for CosineWithWarmup"
         )
-
-
-def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:
-    """Returns Lightning's ``frequency``: a metric is measured every so many epochs or batches."""
-    epochs, frequency = trainer.check_val_every_n_epoch, 1
-    if monitor.startswith("val/"):
-        _count_batches(trainer)
-        batches = trainer.val_check_batch or math.inf  # None where the interval is a time
-        if epochs is None:  # counted over epochs
-            measured = interval == "epoch" and batches <= trainer.num_training_batches
-        else:
-            measured = batches < math.inf and (interval == "epoch" or epochs == 1)
-            frequency = epochs if interval == "epoch" or not measured else int(batches)
-        measured = measured and trainer.limit_val_batches != 0
-    else:
-        logged: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-        ours = monitor in ("train/loss", "train/accuracy")
-        measured = not ours or (logged > 0 if interval == "epoch" else logged == 1)
-    if not measured:
-        raise UserError(
-            f"ReduceLROnPlateau watches {monitor}, which is not measured at each of its steps;"
-            " validate in each epoch (--trainer.check_val_every_n_epoch 1), and leave out"
-            " --model.lr_scheduler_interval"
-        )
-    return frequency
 
 
 def _count_batches(trainer: Trainer) -> None:
