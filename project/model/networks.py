@@ -1,7 +1,7 @@
 """Networks by name: torchvision's, timm's, our own small ones and any callable."""
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -45,15 +45,23 @@ def build_network(
     """Builds a network with new weights; see ``arch`` of ``project.model.ImageClassifier``."""
     args = {"num_classes": num_classes, **(arch_args or {})}
     make = find_builder(arch)
+    problem = f"--model.arch_args: {arch} does not accept {args}"
+    with _one_line_errors(problem):
+        signature(make).bind(**args)
+    with _one_line_errors(problem, is_own=is_path(arch)):
+        return make(**args)
+
+
+@contextmanager
+def _one_line_errors(problem: str, is_own: bool = False) -> Iterator[None]:
+    """Turns any error into one line, unless it is a bug in the user's own network."""
     try:
-        if not is_path(arch):
-            return make(**args)
-        signature(make).bind(**args)  # a bug in the user's own code keeps its traceback
-    except Exception as error:  # libraries raise errors of any type for wrong arguments
-        raise UserError(
-            f"--model.arch_args: {arch} does not accept {args} ({_first_line(error)})"
-        ) from error
-    return make(**args)
+        yield
+    except Exception as error:  # libraries raise errors of any type
+        if is_own:
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{problem} ({reason})") from error
 
 
 def find_builder(arch: str) -> Callable[..., nn.Module]:
@@ -66,10 +74,7 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
         return partial(_timm_network, timm_name(arch))
     if is_path(arch):
         module, _, name = arch.rpartition(".")
-        try:
-            builder: Callable[..., nn.Module] | None = getattr(import_module(module), name, None)
-        except ModuleNotFoundError as error:
-            raise UserError(f"--model.arch: {arch} cannot be imported ({error})") from error
+        builder: Callable[..., nn.Module] | None = getattr(import_module(module), name, None)
         if builder is not None:
             return builder
     raise _unknown(arch)
@@ -126,22 +131,16 @@ def timm_name(arch: str) -> str:
 
 
 def _unknown(arch: str) -> UserError:
-    arch = arch[:100]  # a checkpoint could hold one that takes long to compare
     names = [*_SMALL, *torchvision_names()]
     with suppress(ImportError):
         import timm
 
         names += [TIMM + name for name in timm.list_models()]
-    longer = [name for name in names if name.startswith((arch, TIMM + arch))]
-    nearest = longer[:8] or get_close_matches(arch, names)
+    nearest = get_close_matches(arch, names)
     advice = "name your own with its module, as in my_module.MyNet"
     if nearest:
         advice = f"did you mean {' or '.join(nearest)}?"
     return UserError(f"--model.arch: there is no network '{arch}'; {advice}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def with_channels(network: nn.Module, channels: int) -> nn.Module:
@@ -183,22 +182,17 @@ def detect_memory_format(
     the other. Lazy layers are initialised; nothing else changes.
     """
     network.eval()
-    like = next(network.parameters(), torch.empty(0))
-    images = images.to(like.device, like.dtype)
     layout = torch.channels_last
-    try:
+    problem = (
+        f"--model.arch: {arch} does not accept images of {images.shape[-1]} pixels; choose another"
+        " --data.image_size or --model.arch"
+    )
+    with torch.no_grad(), _one_line_errors(problem, is_own=is_path(arch)):
         try:
-            logits = _logits(network, images, layout)
+            logits = network(images.contiguous(memory_format=layout))
         except Exception:  # such as view() of a channels_last tensor
             layout = torch.contiguous_format
-            logits = _logits(network, images, layout)
-    except Exception as error:
-        if is_path(arch):  # a bug in the user's network keeps its traceback
-            raise
-        raise UserError(
-            f"--model.arch: {arch} does not accept images of {images.shape[-1]} pixels"
-            f" ({_first_line(error)}); choose another --data.image_size or --model.arch"
-        ) from error
+            logits = network(images.contiguous(memory_format=layout))
     network.train()
     shape = tuple(getattr(logits, "shape", ()))
     if shape != (2, num_classes):
@@ -206,12 +200,5 @@ def detect_memory_format(
             f"--model.arch: {arch} must return logits of shape (2, {num_classes}), got"
             f" {shape or type(logits).__name__}"
         )
-    for parameter in network.parameters():
-        if parameter.ndim == 4:  # contiguous() would leave the strides of 1x1 kernels
-            parameter.data = parameter.data.to(memory_format=layout)
+    network.to(memory_format=layout)
     return layout
-
-
-@torch.no_grad()
-def _logits(network: nn.Module, images: Tensor, layout: torch.memory_format) -> object:
-    return network(images.contiguous(memory_format=layout))

@@ -133,7 +133,7 @@ def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(tmp_pa
     "arch weights complaint",
     ("resnet18", "IMAGENET1K_V7", r"no weights of that name; it has DEFAULT, IMAGENET1K_V1$"),
     ("resnet9", "DEFAULT", "resnet9 has no weights of that name; it has none$"),
-    ("my_package.Net", "DEFAULT", r"my_package\.Net cannot be imported"),
+    ("resnet_18", "DEFAULT", "there is no network 'resnet_18'; did you mean resnet18"),
     ("timm/resnet18", "a0_in1k", "it has DEFAULT, .*a1_in1k"),
 )
 def test_weights_that_do_not_exist_are_an_error_with_those_that_do(arch, weights, complaint):

@@ -11,7 +11,6 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Adam
 
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
-from project.engine import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.networks import find_builder
@@ -225,5 +224,5 @@ def test_a_bug_in_the_module_that_a_path_names_is_no_misspelt_name(
         parse("--model=module_with_a_bug.Model")
     with pytest.raises(error):
         parse("--trainer.callbacks+=module_with_a_bug.Watch")
-    with pytest.raises(UserError if error is ModuleNotFoundError else error):
+    with pytest.raises(error):
         find_builder("module_with_a_bug.Network")
