@@ -30,29 +30,26 @@ def images_below(
         bands: Given if images are used as they are stored: ``.npy`` files are images, too.
     """
     suffixes = IMAGE_SUFFIXES | {".npy"} if bands else IMAGE_SUFFIXES
-    waiting = [""]
-    while waiting:  # as os.walk would be recursive
-        inside = waiting.pop()
-        folders = []
-        for entry in sorted(os.scandir(Path(folder, inside)), key=lambda entry: spelt(entry.name)):
-            suffix = os.path.splitext(entry.name)[1].lower()
-            if not counts(entry.name):
-                continue
-            if _is_folder(entry):
-                folders.append(f"{inside}{entry.name}{os.sep}")
-            elif suffix in suffixes:
-                yield inside + entry.name
+    prefix = os.path.join(folder, "")
+    for parent, folders, names in os.walk(prefix, onerror=_refuse, followlinks=True):
+        inside = sorted(filter(counts, folders), key=spelt)
+        folders[:] = [name for name in inside if not _leads_up(Path(parent, name))]
+        for name in sorted(filter(counts, names), key=spelt):
+            suffix = os.path.splitext(name)[1].lower()
+            if suffix in suffixes:
+                yield os.path.join(parent, name).removeprefix(prefix)
             else:
                 left_out[suffix] += 1
-        waiting += reversed(folders)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Returns True for a folder, or a link to one unless the link is in it."""
-    if not entry.is_symlink():
-        return entry.is_dir()
-    is_above = (os.path.samefile(entry.path, parent) for parent in Path(entry.path).parents)
-    return os.path.isdir(entry.path) and not any(is_above)
+def _refuse(error: OSError) -> None:
+    """Raises an error about a folder, which ``os.walk`` would leave out."""
+    raise error
+
+
+def _leads_up(folder: Path) -> bool:
+    """Returns True for a link to a folder that it is in."""
+    return folder.is_symlink() and any(folder.samefile(parent) for parent in folder.parents)
 
 
 def prefix_of(folder: str | Path) -> str:
