@@ -26,11 +26,6 @@ def parser() -> CommandParser:
         help="A file, .onnx for ONNX Runtime and others or .pt2 for torch alone, or FOLDER/ for timm.",
     )
     parser.add_argument(
-        "--images",
-        type=str | None,
-        help="Images to compare on, a folder; by default generated ones.",
-    )
-    parser.add_argument(
         "--overwrite", action="store_true", help="Replace a file that is there already."
     )
     parser.add_import()
@@ -70,7 +65,7 @@ def main(options: Namespace) -> None:
     else:
         folder = options.output.removesuffix("/")
         print(f'  load                  timm.create_model("local-dir:{folder}", pretrained=True)')
-    print(f"  compared on           {len(images)} images, {options.images or 'generated'}")
+    print(f"  compared on           {len(images)} generated images")
     print(f"  largest difference    {difference:.2g} in probability")
 
 

@@ -77,7 +77,7 @@ def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_
     right = [row["label"] == Path(row["path"]).parent.name for row in rows(tmp_path / "rows.csv")]
     assert sum(right) > 108
     for ending in ("onnx", "pt2"):  # which compares probabilities itself
-        call(export, best, f"--output={tmp_path / ending}.{ending}", f"--images={images}")
+        call(export, best, f"--output={tmp_path / ending}.{ending}")
         assert "images: uint16 (N, 5, 16, 16)\n" in capsys.readouterr().out
     assert "data:image/jpeg" in report_of(run).read_text()
 

@@ -54,7 +54,7 @@ def place(tiny_run, tmp_path_factory) -> Path:
         content["state_dict"][f"network.fc.{name}"] *= 2 / logits.std()
     torch.save(content, folder / "odd.ckpt")
     for suffix in LOADERS:
-        run(folder / "odd.ckpt", folder / f"model{suffix}", f"--images={folder / 'photos'}")
+        run(folder / "odd.ckpt", folder / f"model{suffix}")
     return folder
 
 
@@ -120,7 +120,6 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
     (["{}", "--output=model.bin"], r"--output must end in \.onnx or \.pt2 or /, got 'model\.bin'"),
     (["{}", "--output=nowhere/model.onnx"], "must be in a folder that is there"),
     (["{}", "--output=folder.onnx", "--overwrite"], "timm has no network like resnet9_slim"),
-    (["{}", "--output=model.pt2", "--images=folder.onnx"], r"--images: there are no images"),
     (["nowhere.ckpt", "--output=model.onnx"], r"there is no file 'nowhere\.ckpt'"),
     (["cut.ckpt", "--output=model.onnx"], r"'cut\.ckpt' is damaged"),
 )

@@ -1,6 +1,5 @@
 """Workings of ``export``: a file of a checkpoint, compared with the checkpoint."""
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,9 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ..errors import UserError, note, require
-from ..loading.files import prepare
-from ..loading.scan import image_paths
-from ..preprocessing import Preprocessing, bands_of, empty_images
+from ..preprocessing import Preprocessing, empty_images
 from ..run.files import require_new
 from ..training.module import ClassifierModule
 
@@ -24,7 +21,6 @@ Formats = Mapping[str, tuple[Callable[..., None], Callable[[Path], Classify]]]
 
 TOLERANCE = 1e-4
 """The largest difference of a probability; float32 on other kernels differs by less than 1e-5."""
-_COMPARED = 128  # images, at most
 _BATCH = 16
 
 
@@ -52,8 +48,7 @@ def export_model(
     is_empty = path.is_dir() and not any(path.iterdir())
     require_new("--output", path, options.overwrite or is_empty)
     write, load = formats[ending]
-    about = model.preprocessing
-    images = _images_of(options.images, about) if options.images else generated_images(about)
+    images = generated_images(model.preprocessing)
     model.eval()
     network.eval().requires_grad_(False)  # or no result could become an array
     with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
@@ -87,12 +82,3 @@ def generated_images(preprocessing: Preprocessing, count: int = 32) -> Tensor:
     coarse = 3 * torch.rand(*images.shape[:2], 6, 6, generator=generator) - 1
     smooth = interpolate(coarse, size=images.shape[2:], mode="bicubic")
     return (smooth.clamp(0, 1) * torch.iinfo(images.dtype).max).to(images.dtype)
-
-
-def _images_of(folder: str, preprocessing: Preprocessing) -> Tensor:
-    """Reads images from all parts of a folder."""
-    paths = sorted(image_paths([folder], lambda _: None, bands_of(preprocessing)))
-    if not paths:
-        raise UserError(f"--images: there are no images in '{folder}'")
-    chosen = paths[:: math.ceil(len(paths) / _COMPARED)]
-    return torch.stack([prepare(path, preprocessing) for path in chosen])
