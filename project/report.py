@@ -51,10 +51,8 @@ def main(options: Namespace) -> None:
         note(f"without images: {missing}")
         sections = {"missing": missing}
     page = Path(options.output or run / "report.html")
-    partial = page.with_name(f".{page.name}.partial")  # a full disk keeps the page before
-    partial.unlink(missing_ok=True)  # perhaps a link to elsewhere, if the run is not yours
-    partial.write_text(render(run, model.about, metrics, sections), "utf-8", "backslashreplace")
-    partial.replace(page)
+    page.unlink(missing_ok=True)  # perhaps a link to elsewhere, if the run is not yours
+    page.write_text(render(run, model.about, metrics, sections), "utf-8", "backslashreplace")
     print(page)
 
 
