@@ -1,13 +1,12 @@
 """Grad-CAM (Selvaraju et al., 2017, https://arxiv.org/abs/1610.02391)."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from math import isqrt
 
 import torch
 from matplotlib import colormaps
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
 
 from project.analysis.plots import as_rgb
 from project.model import ImageClassifier
@@ -27,10 +26,18 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
     Returns:
         float (N, size, size) in [0, 1], on the CPU; all 0 if no feature supports the class.
     """
+    outputs: list[Tensor] = []
+
+    def keep(_module: nn.Module, _args: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.requires_grad:
+            outputs.append(output)
+
     model.eval()
-    with torch.enable_grad(), _outputs(model.network) as outputs:
-        score = model(images.to(model.device)).amax(1).sum()
-        gradients = torch.autograd.grad(score, outputs, allow_unused=True) if outputs else ()
+    x = model.normalization(images.to(model.device), like=next(model.network.parameters()))
+    with torch.enable_grad(), register_module_forward_hook(keep):
+        # a frozen network has no gradients unless its input requires one
+        score = model.network(x.requires_grad_()).amax(1).sum()
+        gradients = torch.autograd.grad(score, outputs, allow_unused=True)
     for output, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
         if gradient is None:
             continue
@@ -48,30 +55,6 @@ def overlay(image: Tensor, cam: Tensor) -> Tensor:
     """Blends a map of values in [0, 1] as colours into an image of the same size."""
     colours = torch.from_numpy(colormaps["jet"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
     return ((as_rgb(image) + colours) / 2).round().to(torch.uint8)
-
-
-@contextmanager
-def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects the outputs with spatial dimensions, in the order of computation."""
-    outputs: list[Tensor] = []
-
-    def keep(_module: nn.Module, _args: object, output: object) -> None:
-        if (
-            isinstance(output, Tensor)
-            and output.requires_grad
-            and _as_map(output).shape[2:].numel() > 1
-        ):
-            outputs.append(output)
-
-    # a frozen network has no gradients unless its input requires one
-    def require_gradient(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return args[0].detach().requires_grad_(), *args[1:]
-
-    with ExitStack() as hooks:
-        hooks.enter_context(network.register_forward_pre_hook(require_gradient))
-        for module in network.modules():
-            hooks.enter_context(module.register_forward_hook(keep))
-        yield outputs
 
 
 def _as_map(output: Tensor) -> Tensor:
