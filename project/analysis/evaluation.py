@@ -1,15 +1,12 @@
 """A split's predictions and metrics, as plots and tables need them."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import multilabel_average_precision
 
 import project.data  # noqa: F401  # registers the data modules that checkpoints name
-from project.analysis.tables import class_rates
 from project.engine import ImageDataModule, Predictions
 from project.model import ImageClassifier
 
@@ -21,23 +18,6 @@ class Evaluation(Predictions):
     probabilities: Tensor
     metrics: dict[str, Any]
     """Those that ``python -m project.evaluate`` reports, with any that the model adds."""
-
-    @property
-    def per_class(self) -> list[dict[str, float | int]]:
-        """The rates of each class; where images may have several, also average precision."""
-        if self.labels.dim() == 1:
-            return class_rates(self.metrics)
-        known = (self.probabilities[self.known], self.labels[self.known], self.labels.shape[1])
-        with warnings.catch_warnings():
-            # a class without images: the table says so
-            warnings.filterwarnings("ignore", message="No positive samples")
-            precisions = multilabel_average_precision(*known, average=None, ignore_index=-1)
-        return [
-            {**row, "average_precision": precision}
-            for row, precision in zip(
-                class_rates(self.metrics), precisions.nan_to_num().tolist(), strict=True
-            )
-        ]
 
     @property
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:

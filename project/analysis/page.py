@@ -36,7 +36,7 @@ def render(run: Path, about: Mapping[str, object], metrics: Metrics, images: dic
     curves = read_curves(run)
     names = metrics["class_names"]
     confusion = tensor(metrics["test"]["confusion_matrix"])
-    per_class = images.get("per_class") or class_rates(metrics["test"])
+    per_class = class_rates(metrics["test"])
     return _template("report.html").render(
         run=run.name,
         about=about,
@@ -61,7 +61,6 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
     except ValueError:  # no layer's output has spatial dimensions
         cams = []
     return {
-        "per_class": test.per_class,
         "reliability": _png_url(reliability_figure(reliability(*test.decisions[1:]))),
         "abstention": _png_url(
             abstention_figure(test.confidence[test.known], test.correct[test.known])

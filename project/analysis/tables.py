@@ -14,7 +14,6 @@ RATES = {
     "precision": "precision",
     "recall": "recall",
     "f1": "F1",
-    "average_precision": "AP",
     "threshold": "threshold",
 }
 """The rates of a class that tables and plots show, if known, and their headings."""
