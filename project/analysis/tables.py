@@ -28,10 +28,6 @@ def metrics_table(columns: Mapping[str, Metrics]) -> str:
                 f"{metrics[name]:.2%} ({metrics[count]}/{metrics['total']})"
                 for metrics in columns.values()
             ]
-    if any("thresholds" in metrics for metrics in columns.values()):
-        rows["thresholds"] = [
-            "of each class" if "thresholds" in metrics else "0.5" for metrics in columns.values()
-        ]
     rows["macro F1"] = [f"{metrics['f1']:.4f}" for metrics in columns.values()]
     for name in added_metrics(columns):
         rows[name] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
