@@ -42,7 +42,9 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
             "split_column": split_column,
         }
         folder = Path(root).expanduser() if root is not None else None
-        self.root = self.read_from_table(self.file, folder, columns)
+        self.table = self.table_class(
+            self.file, folder, columns, self.group, self.label_from, self.bands
+        )
 
     @property
     def source(self) -> Path:
@@ -52,4 +54,8 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
     @property
     def images_root(self) -> Path:
         """The folder that paths in the table are relative to."""
-        return self.root
+        return self.table.root
+
+    def list_files(self) -> tuple[list[Any], list[str]]:
+        """Lists the files of the rows, and says how the table was understood."""
+        return self.table.list_files()

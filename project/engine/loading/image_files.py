@@ -51,6 +51,8 @@ class ImageFilesDataModule(ResizedDataModule):
         layout: How the folder or table was understood, in one line; known after ``files``.
     """
 
+    table_class = Table
+
     def __init__(
         self,
         on_bad_image: Literal["error", "skip"] = "error",
@@ -68,8 +70,12 @@ class ImageFilesDataModule(ResizedDataModule):
         self.bands = (channels, bits or 8) if channels else None
         super().__init__(**kwargs)
         require(bool(channels) or bits is None, "--data.bits", bits, "given with --data.channels")
-        rgb = "left out with --data.channels: it keeps RGB"
-        require(not channels or cache is None, "--data.cache", cache, rgb)
+        require(
+            not channels or cache is None,
+            "--data.cache",
+            cache,
+            "left out with --data.channels: it keeps RGB",
+        )
         require(folds != 1, "--data.folds", folds, "at least 2")
         require(fold <= (folds or 1), "--data.fold", fold, f"at most --data.folds, {folds or 1}")
         if folds is not None:
@@ -82,9 +88,7 @@ class ImageFilesDataModule(ResizedDataModule):
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.expected_classes = [*(class_names or ())]
         self._expected_by: object = "--data.class_names"
-        self._class_names: list[str] = []
         self._files: list[ImageFile] = []
-        self._table: Table | None = None
         self._rows: NDArray[np.void] | None = None
 
     @property
@@ -97,51 +101,26 @@ class ImageFilesDataModule(ResizedDataModule):
         """The folder that the files lie in."""
         return self.source
 
-    def read_from_table(
-        self,
-        file: Path,
-        root: Path | None = None,
-        columns: Mapping[str, str | None] | None = None,
-    ) -> Path:
-        """Lists files from a table instead of folders; returns the folder that they lie in.
-
-        See :class:`..loading.table.Table` for the arguments.
-        """
-        self._table = Table(file, root, columns, self.group, self.label_from, self.bands)
-        return self._table.root
-
     def list_files(self) -> Listing:
-        """Lists the files; override it to find them in another way."""
-        if self._table is not None:
-            return self._table.list_files()
-        known = self.expected_classes
-        return list_folder(self.images_root, self.bands, known, self.label_from, self.group)
+        """Lists the files; override it to find them in another way, as in a ``table_class``."""
+        return list_folder(
+            self.images_root, self.bands, self.expected_classes, self.label_from, self.group
+        )
 
     @property
     def class_names(self) -> list[str]:
         """The names of the classes, in the order of their labels."""
-        self._class_names = (
-            self.expected_classes
-            or self._class_names
-            or [*dict.fromkeys(file.label for file in self.files())]
-        )
-        return self._class_names
+        return self.expected_classes or [*dict.fromkeys(file.label for file in self.files())]
 
     def expect_classes(self, names: Sequence[str], source: object) -> None:
         """Labels images by the classes of a checkpoint, of which some may not occur."""
         self.expected_classes = [*names]
         self._expected_by = source
-        self._forget()
 
     def test_on_all(self) -> None:
         """Lets a test measure all images together, of data that nothing was trained on."""
         self.test_split = "all"
-        self._forget()
-
-    def _forget(self) -> None:
         self._files = []
-        self._rows = None
-        self.splits = {}
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -227,6 +206,7 @@ class ImageFilesDataModule(ResizedDataModule):
             listing = self.trainer.strategy.broadcast(listing)
         files, rows = cast("tuple[list[ImageFile], NDArray[np.void]]", listing)
         self._files = files
+        self.expected_classes = self.class_names
         labels = {spelt(name): label for label, name in enumerate(self.class_names)}
         datasets = {}
         for split in dict.fromkeys(file.split for file in files):
@@ -245,7 +225,8 @@ class ImageFilesDataModule(ResizedDataModule):
                 self.seed,
                 cache=cache,
             )
-        self._forget()  # the datasets have the files in few bytes
+        self._files = []  # the datasets have them in few bytes
+        self._rows = None
         return datasets
 
     def _without(self, broken: Mapping[str, str]) -> list[ImageFile]:
