@@ -1,12 +1,9 @@
 """Building an optimizer: its parameter groups, learning rates and fused implementation."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from traceback import walk_tb
 from typing import Any, cast
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
@@ -28,8 +25,7 @@ def build_optimizer(
     network = cast(nn.Module, model.network)
     of_network = set(network.parameters())
     others = [parameter for parameter in model.parameters() if parameter not in of_network]
-    with option_in_errors("--model.optimizer"):
-        optimizer = make(_parameter_groups(network, layer_decay, others))
+    optimizer = make(_parameter_groups(network, layer_decay, others))
     fuse(optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= group.get(LR_SCALE, 1.0)
@@ -66,18 +62,6 @@ def _parameter_groups(
         scale = {LR_SCALE: layer_decay**depth} if layer_decay < 1 else {}
         groups += [{"params": decay, **scale}, {"params": no_decay, "weight_decay": 0.0, **scale}]
     return [group for group in groups if group["params"]]
-
-
-@contextmanager
-def option_in_errors(option: str) -> Iterator[None]:
-    """Turns what torch or Lightning rejects into one line that names the option."""
-    try:
-        yield
-    except (ValueError, MisconfigurationException) as error:
-        *_, (frame, _) = walk_tb(error.__traceback__)
-        if not frame.f_globals["__name__"].startswith(("torch.", "lightning.")):
-            raise
-        raise UserError(f"{option}: {str(error).strip()}") from error
 
 
 def fuse(optimizer: Optimizer) -> None:

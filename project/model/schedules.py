@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from project.engine import UserError, note
-from project.model.optimizers import option_in_errors
 
 Interval = Literal["epoch", "step"]
 
@@ -80,10 +79,9 @@ def build_schedule(
     training unless it is given one.
     """
     initial_rates = [float(group["lr"]) for group in optimizer.param_groups]
-    with option_in_errors("--model.lr_scheduler"):
-        if _is_one_cycle_without_length(make):
-            make = partial(cast(Any, make), total_steps=_length(trainer, interval or "epoch")[0])
-        scheduler: Any = make(optimizer)
+    if _is_one_cycle_without_length(make):
+        make = partial(cast(Any, make), total_steps=_length(trainer, interval or "epoch")[0])
+    scheduler: Any = make(optimizer)
     interval = cast(Interval, interval or getattr(scheduler, "interval", "epoch"))
     if hasattr(scheduler, "set_length"):
         before = dict(vars(scheduler))  # what set_length changes is not restored from a checkpoint
@@ -131,12 +129,6 @@ def replace_schedule_without_length(config: Namespace, named_options: Collection
         )
 
 
-def _count_batches(trainer: Trainer) -> None:
-    """Counts an epoch's batches of training and validation, which Lightning would do later."""
-    with option_in_errors("--trainer"):
-        trainer.fit_loop.setup_data()
-
-
 def total_steps(trainer: Trainer) -> int:
     """Counts the optimizer steps of the whole training."""
     callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
@@ -158,7 +150,7 @@ def _length(trainer: Trainer, interval: Interval) -> tuple[int, float]:
     """Counts how often a schedule is stepped in the whole training, and in each epoch."""
     if interval == "epoch" and trainer.max_steps == -1 and (trainer.max_epochs or 0) > 0:
         return cast(int, trainer.max_epochs), 1
-    _count_batches(trainer)  # with max_steps alone, Lightning has not counted them yet
+    trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted batches yet
     total = total_steps(trainer)
     steps_per_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches
     if math.isfinite(steps_per_epoch):

@@ -40,6 +40,8 @@ _LIBRARIES = (
         "Expected more than 1 value per channel",
         "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size",
     ),
+    ("ValueError", r"^(Invalid (learning rate|\w+ value|beta parameter)|Nesterov momentum)", None),
+    ("ValueError", "^ `val_check_interval`", None),
     ("UnicodeEncodeError", "surrogates not allowed", "the name of a file is not UTF-8; rename it"),
     ("MisconfigurationException", "^(?!You can't `self)", None),  # which is a bug
     ("RuntimeError", "Early stopping conditioned on", None),

@@ -129,6 +129,8 @@ def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch):
     "fail advice",
     (lambda: nn.BatchNorm1d(3)(torch.zeros(1, 3)), "use a larger batch_size or image_size"),
     (lambda: torch.empty(2**50), "out of memory; a smaller batch_size or image_size needs less"),
+    (lambda: torch.optim.SGD([torch.zeros(1)], lr=-1), "Invalid learning rate: -1"),
+    (lambda: torch.optim.SGD([torch.zeros(1)], nesterov=True), "requires a momentum"),
 )
 def test_an_error_of_torch_about_options_is_advice(fail, advice):
     with pytest.raises((ValueError, RuntimeError)) as error:
