@@ -262,11 +262,11 @@ def test_labels_may_be_soft_and_are_smoothed():
         torch.randn(16, 3, generator=generator),
         torch.rand(16, 3, generator=generator).softmax(1),
     )
-    expected = -((0.8 * soft.double() + 0.2 / 3) * logits.double().log_softmax(1)).sum(1)
+    losses = -(0.8 * soft.double() + 0.2 / 3) * logits.double().log_softmax(1)
     for weights in (None, [1.0, 0.0, 4.0]):
-        factor = soft.double() @ torch.tensor(weights or [1.0] * 3, dtype=torch.float64)
+        expected = losses @ torch.tensor(weights or [1.0] * 3, dtype=torch.float64)
         found = CrossEntropy(0.2, weights)(logits, soft).double()
-        torch.testing.assert_close(found, factor * expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validation_measures_as_ever():
@@ -283,16 +283,10 @@ def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validat
         assert model.results["val"]["loss"] == pytest.approx(float(costs.mean()), rel=1e-5)
 
 
-@cases(
-    "weights data message",
-    ([1.0, 2.0], None, r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"),
-    ([1.0, 2.0, -1.0], None, r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"),
-    ("balanced", Counted(0, 0, 0, 0, 0, 0, 1, 1), "needs images of every class, got none of c"),
-    ("balanced", None, r"needs a data module with class_counts\(\)"),
-)
-def test_weights_that_cannot_be_are_refused(weights, data, message):
-    with pytest.raises(UserError, match=message):
-        CrossEntropy(class_weights=weights).prepare(data, ["a", "b", "c"])
+def test_balanced_weights_need_images_of_every_class():
+    data = Counted(0, 0, 0, 0, 0, 0, 1, 1)
+    with pytest.raises(UserError, match="needs images of every class, got none of c"):
+        CrossEntropy(class_weights="balanced").prepare(data, ["a", "b", "c"])
 
 
 def test_training_minimises_any_loss_that_is_given():

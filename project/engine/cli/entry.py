@@ -42,6 +42,7 @@ _LIBRARIES = (
     ),
     ("ValueError", r"^(Invalid (learning rate|\w+ value|beta parameter)|Nesterov momentum)", None),
     ("ValueError", "^ `val_check_interval`", None),
+    ("RuntimeError", "weight tensor should be defined either for all", None),  # of classes
     ("UnicodeEncodeError", "surrogates not allowed", "the name of a file is not UTF-8; rename it"),
     ("MisconfigurationException", "^(?!You can't `self)", None),  # which is a bug
     ("RuntimeError", "Early stopping conditioned on", None),
