@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
-from project.engine import UserError
 from project.model.normalize import Normalization
 
 if TYPE_CHECKING:
@@ -84,10 +83,6 @@ def mean_logits(
     logits = flip_averaged(images)
     if views == "flip":
         return logits
-    if views != "flip_and_shift":  # a checkpoint may hold anything
-        raise UserError(
-            f"--model.test_time_augmentation must be flip or flip_and_shift, got {views}"
-        )
     wide = torch.cat([images[..., 1:2], images, images[..., -2:-1]], dim=3)
     padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
     shifted = (flip_averaged(padded[:, :, :-2, :-2]) + flip_averaged(padded[:, :, 2:, 2:])) / 2
