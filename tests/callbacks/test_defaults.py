@@ -105,7 +105,7 @@ def test_metrics_that_callbacks_log_at_the_start_or_end_of_an_epoch_are_in_its_r
         states: list[Any] = [
             part.state_dict() for part in trainer.callbacks if isinstance(part, MetricsCSV)
         ]
-        saved.extend(state["rows"][-1] for state in states)
+        saved.extend(state["rows"][trainer.current_epoch + 1] for state in states)
 
     schedule = ["--model.lr_scheduler=MultiStepLR", "--model.lr_scheduler.milestones=[1]"]
     late = LambdaCallback(on_train_epoch_end=log_late)
