@@ -84,7 +84,12 @@ class ImageDataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
-        self.hparams.update(apply_to_collection(dict(self.hparams), (int, float), _plain))
+        self.hparams.update(
+            # with plain numbers for jsonargparse's, as weights_only requires
+            apply_to_collection(
+                dict(self.hparams), (int, float), lambda number: +number, wrong_dtype=bool
+            )
+        )
         self.batch_size = batch_size
         self.class_balance = class_balance
         self.split_seed = split_seed
@@ -98,7 +103,6 @@ class ImageDataModule(LightningDataModule, ABC):
                 values,
                 f"{self.channels} numbers, one for each channel",
             )
-        require(0 not in self.std, "--data.std", self.std, "above 0")
         self.num_workers = num_workers
         self.prefetch_factor = prefetch_factor
         self.train_transforms = [*(train_transforms or ())]
@@ -366,8 +370,3 @@ class ImageDataModule(LightningDataModule, ABC):
         dtype = batch.images.dtype
         rounded = images.round().clamp(0, torch.iinfo(dtype).max).to(dtype)
         return batch._replace(images=rounded, labels=labels)
-
-
-def _plain(number: float) -> float:
-    """Converts a number of jsonargparse's to a plain one, as ``weights_only`` requires."""
-    return next(kind(number) for kind in (bool, int, float) if isinstance(number, kind))

@@ -50,12 +50,6 @@ class ResizedDataModule(ImageDataModule):
         super().__init__(**kwargs)
         self.image_size = int(image_size or 224)
         self.resize = int(resize or self.image_size * 8 // 7)
-        require(
-            self.resize >= self.image_size,
-            "--data.resize",
-            resize,
-            f"at least {self.image_size}, the image size",
-        )
         self.fit: Fit = fit or "crop"
         self.interpolation: Interpolation = interpolation or "bilinear"
         smallest, largest = crop_scale or (1, 1)
@@ -88,7 +82,10 @@ class ResizedDataModule(ImageDataModule):
         }
         sound = is_preprocessing({"bits": 8, **steps})  # with any number of channels
         require(
-            sound, "--data", steps, "sizes of 1 to 4096 pixels, and finite means and deviations"
+            sound,
+            "--data",
+            steps,
+            "1 <= image_size (crop) <= resize <= 4096, with finite means and deviations above 0",
         )
         return steps
 

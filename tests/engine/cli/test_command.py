@@ -231,7 +231,7 @@ extra -> unrecognized arguments: extra
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best --trainer.callbacks.dirpath=runs/x/checkpoints --name=x -> best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_last=true -> would write last.ckpt
 --callbacks.last_checkpoint.every_minutes=0 -> "every_minutes": Not of type PositiveFloat
---data.std=[0,1,1] -> --data.std
+--data.std=[1] -> --data.std must be 3 numbers
 --model.freeze=backbone -> --model.freeze needs --model.weights
 --model.weights={"n" * 300} -> File name too long: 'nnn
 """.strip().splitlines()
