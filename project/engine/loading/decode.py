@@ -7,7 +7,6 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,7 @@ def named(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except UserError:
+    except (UserError, ImportError):
         raise
     except Exception as error:  # damaged files raise nearly every kind
         if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
@@ -276,8 +275,10 @@ def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[np.integer], int]:
     if ending == ".npy":  # mapped, which allocates nothing, unpickles nothing and writes nothing
         return np.lib.format.open_memmap(path, mode="c"), 1
     if ending in _FORMATS["TIFF"]:
+        import tifffile  # as few have such images
+
         # not OME, whose description could name other files
-        with _extra("tifffile").TiffFile(path, is_ome=False) as file:
+        with tifffile.TiffFile(path, is_ome=False) as file:
             first = file.series[0]
             if first.nbytes > _MOST_BYTES:
                 raise ValueError(f"its shape is {first.shape}")  # before that is allocated
@@ -288,17 +289,9 @@ def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[np.integer], int]:
         # PIL would keep 8 bits of these 16
         is_deep = ";16" in str(getattr(image, "tile", "")) and image.mode != "I;16"
         if is_deep and image.format == "PNG":
-            return _extra("imagecodecs").png_decode(Path(path).read_bytes()), _orientation(image)
+            import imagecodecs  # likewise
+
+            return imagecodecs.png_decode(Path(path).read_bytes()), _orientation(image)
         # PIL would clip what is above 255
         grey = "L" if bands == (1, 8) and image.mode not in ("I;16", "I", "F") else None
         return np.array(image.convert(grey)), _orientation(image)
-
-
-def _extra(package: str) -> Any:
-    try:
-        return import_module(package)  # few need it
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"--data.channels: such images need the package {package}:"
-            ' pip install --editable ".[tiff]"'
-        ) from error
