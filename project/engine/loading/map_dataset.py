@@ -132,13 +132,9 @@ class MapDatasetModule(ResizedDataModule):
         dataset = self.datasets["train"]
         if (labels := labels_of(dataset)) is None:
             return [type(dataset).__name__] * len(dataset)
-        names = self.class_names
-        if not 0 <= labels.min() <= labels.max() < len(names):
-            raise UserError(
-                f"--data.train has labels from {labels.min()} to {labels.max()}, not from 0 to"
-                f" {len(names) - 1}; see --data.class_names"
-            )
-        return [names[label] for label in labels.tolist()]
+        names = dict(enumerate(self.class_names))
+        # a label that has no name is an error once its sample is loaded
+        return [names.get(label, str(label)) for label in labels.tolist()]
 
     def load(self) -> dict[str, BatchDataset]:
         """Makes the three splits."""
