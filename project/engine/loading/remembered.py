@@ -1,7 +1,7 @@
 """The data that a checkpoint was trained on; the file chooses nothing that is imported."""
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from inspect import signature
 from typing import Any
 
@@ -56,12 +56,7 @@ def open_data(about: About, **changes: Any) -> ImageDataModule:
     """Builds the data module that a checkpoint was trained with, but for the changes."""
     data_class, options = remembered_data(about)
     require_datasets(about, changes)
-    try:
-        data = data_class(**options | changes)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{data_class.__name__} does not accept the checkpoint's options: {error}"
-        ) from error
+    data = data_class(**options | changes)
     if "root" not in changes:
         require_there(data, options)
     return data
@@ -73,18 +68,13 @@ def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
         data_class, options = remembered_data(about)
         if not issubclass(data_class, ImageFilesDataModule):
             return False
-        trained = [file.path for file in data_class(**options).files() if file.split == "train"]
+        files = data_class(**options).files()
     except (UserError, TypeError, ValueError):
         return None
     if not data.images_root.is_dir():
         return False
-    return not _identities(trained).isdisjoint(_identities(file.path for file in data.files()))
-
-
-def _identities(paths: Iterable[str]) -> set[tuple[int, int]]:
-    """Returns the device and inode of each file that is there."""
-    facts = [os.stat(path) for path in paths if os.path.exists(path)]
-    return {(fact.st_dev, fact.st_ino) for fact in facts}
+    trained = {os.path.realpath(file.path) for file in files if file.split == "train"}
+    return not trained.isdisjoint(os.path.realpath(file.path) for file in data.files())
 
 
 def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:
