@@ -1,7 +1,6 @@
 """The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
 import re
-import shlex
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -28,7 +27,6 @@ from tests.conftest import (
     read_json,
     report_of,
 )
-from tests.data.test_torch_dataset import FAKE, SMALL, TINY_MODEL
 from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import paths_of
 
@@ -79,16 +77,6 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     root.rename(tmp_path / "elsewhere")
     evaluate(*options, f"--data={tmp_path / 'elsewhere' / 'test'}")
     assert "images of training are not here, so these may be among" in capsys.readouterr().err
-
-
-def test_the_line_that_a_run_prints_measures_any_torch_dataset(workplace, capsys):
-    train = ["--data.train.size=60", "--data.train.num_classes=3"]
-    test = [option.replace("train", "test") for option in (*FAKE[1:], *train)]
-    fit(*FAKE, *train, *test, *SMALL, *TINY_MODEL)
-    (line,) = re.findall(r"class by class .* project.evaluate (.*)", capsys.readouterr().out)
-    evaluate(*shlex.split(line))
-    measured = read_json("runs/run/checkpoints/best.test.metrics.json")
-    assert measured["loss"] == read_json("runs/run/metrics.json")["test"]["loss"]
 
 
 def test_other_images_are_prepared_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):
