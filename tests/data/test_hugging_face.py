@@ -7,7 +7,6 @@ import pytest
 
 from project.data import FolderDataModule, HuggingFaceDataModule
 from project.engine.errors import UserError
-from project.fit import FitCLI
 from tests.conftest import cases, evaluate, fit, one_line
 from tests.data.test_torch_dataset import SMALL, TINY_MODEL, require_served_alike
 from tests.engine.loading.image_files import noise, write_folder
@@ -115,12 +114,6 @@ def test_what_is_ambiguous_or_not_there_is_refused(tmp_path, parts, options, mes
         _ = module(tmp_path, **options).class_names
 
 
-def test_a_damaged_folder_is_one_line(tmp_path):
-    (tmp_path / "state.json").write_text("{")
-    with pytest.raises(UserError, match=r"^--data hf:[^\n]+$"):
-        _ = module(tmp_path).class_names
-
-
 def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloaded(
     workplace, capsys
 ):
@@ -131,11 +124,3 @@ def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloade
     said = one_line(lambda: evaluate("runs/run/checkpoints/best.ckpt"), capsys)
     assert "trained on the images in 'set', which are not there" in said
     evaluate("runs/run/checkpoints/best.ckpt", "--data.root=moved")
-
-
-def test_the_librarys_own_function_is_taken_with_its_options(workplace):
-    save_rows(Path("set"))
-    options = ["--data.train=datasets.load_from_disk", "--data.train.dataset_path=set"]
-    cli = FitCLI(["--data=HuggingFaceDataModule", *options, *SMALL, *TINY_MODEL])
-    assert sum(map(len, attached(cli.datamodule).splits.values())) == 30
-    assert cli.data_flags() == options
