@@ -3,10 +3,10 @@
 import colorsys
 import gc
 import json
-import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,14 @@ from PIL import Image
 from project import predict, report
 from project.data import ImageDataModule
 from project.engine.cli.entry import quiet_libraries
-from project.engine.training.last_checkpoint import StoppedError
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
+from tests.engine import toy
 from tests.engine.conftest import surroundings as surroundings, workplace as workplace
 from tests.engine.toy import (
     LAST as LAST,
     RUN as RUN,
-    AtStep,
     SmallNetwork as SmallNetwork,
     cases as cases,
     load as load,
@@ -101,11 +100,7 @@ def small(
         return fit(*data, *TINY_TRAINER, *QUIET, *SMALL, *args)
 
 
-def stop_at(step: int, *args: str, number: int = signal.SIGTERM, **options) -> StoppedError:
-    """Runs it until a signal stops it in a step."""
-    with pytest.raises(StoppedError) as stopped:
-        small(*args, callbacks=[AtStep(step, number)], **options)
-    return stopped.value
+stop_at = partial(toy.stop_at, fit=small)
 
 
 def evaluate(*args: str) -> EvaluateCLI:
@@ -197,10 +192,12 @@ def make_folder(root: Path, classes: dict[str, int]) -> Path:
 
 
 def write_csv(folder: Path) -> None:
-    """A CSV of the images in ``images``, with their class in two columns."""
-    files = sorted((folder / "images").rglob("*.jpg"))
-    rows = [f"{file.relative_to(folder)},{file.parent.name},{file.parent.name}" for file in files]
-    (folder / "labels.csv").write_text("\n".join(["path,label,labels", *rows]))
+    """A CSV of the images in ``images``, with their class, and with further labels."""
+    rows = ["path,label,labels"]
+    for file in sorted((folder / "images").rglob("*.jpg")):
+        name, odd = file.parent.name, "odd" * (int(file.stem[-1]) % 2)
+        rows.append(f"{file.relative_to(folder)},{name},{name} {odd}")
+    (folder / "labels.csv").write_text("\n".join(rows))
 
 
 def write_coco(file: Path) -> None:

@@ -43,7 +43,8 @@ from tests.conftest import (
     write_pets,
 )
 from tests.data.stubs import NoiseDataModule
-from tests.engine.loading.stubs import attached, joined, paths_of
+from tests.data.test_torch_dataset import require_served_alike
+from tests.engine.loading.stubs import paths_of
 
 FILES = sorted(
     path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file()
@@ -62,13 +63,6 @@ ABOUT: Any = {
 }
 
 
-def write_labels() -> None:
-    """A CSV of several labels for each image."""
-    files = sorted(Path("images").rglob("*.jpg"))
-    rows = [f"{path},{path.parent.name} {'odd' * (int(path.stem) % 2)}" for path in files]
-    Path("labels.csv").write_text("\n".join(["path,labels", *rows]))
-
-
 def write_arrays() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (24, 28, 28, 3), dtype=np.uint8)
     np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)
@@ -76,7 +70,7 @@ def write_arrays() -> None:
 
 WRITERS: dict[str, Callable[[], object]] = {
     "csv": lambda: write_csv(Path()),
-    "multilabel_csv": write_labels,
+    "multilabel_csv": lambda: write_csv(Path()),
     "npz_dataset": write_arrays,
     "coco_crops": lambda: write_coco(Path("FILE.json")),
     "torchvision_data": lambda: write_pets(Path("data/oxford-iiit-pet")),
@@ -156,12 +150,10 @@ def test_images_of_any_file_system_are_served_as_a_folders_are_to_the_last_bit(
     for file in make_folder(Path("images"), {"rose": 12, "tulip": 20}).rglob("*.jpg"):
         fsspec.filesystem("memory").pipe(f"/{file}", file.read_bytes())
     options: dict[str, Any] = {"image_size": 8, "batch_size": 4, "seed": 3}
-    theirs = attached(FolderDataModule("images", num_workers=0, **options), epoch=2)
-    data = attached(StreamingDataModule(root, num_workers=workers, **options), epoch=2)
-    assert data.class_names == theirs.class_names
-    for split in ("train", "val", "test"):
-        loaders = (getattr(module, f"{split}_dataloader")() for module in (data, theirs))
-        assert all(map(torch.equal, *map(joined, loaders)))
+    require_served_alike(
+        StreamingDataModule(root, num_workers=workers, **options),
+        FolderDataModule("images", num_workers=0, **options),
+    )
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])

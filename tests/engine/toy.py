@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from project.engine import (
 )
 from project.engine.cli.entry import one_line_errors, quiet_libraries
 from project.engine.training.last_checkpoint import StoppedError
+from project.engine.training.predictions import QUIET
 
 PREPROCESSING: Preprocessing = {"resize": 8, "crop": 8, "mean": [0.5] * 3, "std": [0.25] * 3}
 RUN = Path("runs/run")
@@ -179,9 +180,7 @@ def toy(cls: type[ToyClassifier] = ToyClassifier, **options) -> ToyClassifier:
 
 def toy_trainer(**options) -> Trainer:
     """A plain trainer that leaves nothing behind."""
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    quiet["enable_model_summary"] = False
-    return Trainer(**{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **quiet, **options})
+    return Trainer(**{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **QUIET, **options})
 
 
 class ToyFit(FitCommand):
@@ -242,10 +241,12 @@ class AtStep(Callback):
             os.kill(os.getpid(), self.number)
 
 
-def stop_at(step: int, *args: str, number: int = signal.SIGTERM) -> StoppedError:
-    """Runs the command, which a signal stops in a step."""
+def stop_at(
+    step: int, *args: str, number: int = signal.SIGTERM, fit: Callable[..., Any] = fit, **options
+) -> StoppedError:
+    """Runs a command, which a signal stops in a step."""
     with pytest.raises(StoppedError) as stopped:
-        fit(*args, callbacks=[AtStep(step, number)])
+        fit(*args, callbacks=[AtStep(step, number)], **options)
     return stopped.value
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule
 from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
@@ -26,7 +26,9 @@ from project.model import CrossEntropy, ImageClassifier
 from project.model.inference import ProbabilityNetwork, mean_logits
 from project.model.normalize import resized
 from tests.conftest import SLIM, TINY, cases, evaluate, fit, small
+from tests.engine.toy import toy_trainer
 
+trainer: Any = toy_trainer
 SIDE = 16
 PREPROCESSING: Any = {
     "resize": SIDE,
@@ -75,13 +77,6 @@ def linear(cls=ImageClassifier, **options):
     return model
 
 
-def trainer(**options):
-    quiet = dict.fromkeys(
-        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-    )
-    return Trainer(accelerator="cpu", **quiet | options)
-
-
 def plain_logits(model, images):
     """By the formula of normalisation, in double precision."""
     mean, std = (
@@ -95,19 +90,6 @@ def make_images(count=5, side=SIDE):
     return torch.randint(
         256, (count, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
     )
-
-
-@pytest.mark.filterwarnings(
-    "ignore:.*have no `val_dataloader`", "ignore:.*does not have many workers"
-)
-def test_loaders_of_a_data_module_are_refused_without_it():
-    data = SyntheticFlowersDataModule(
-        train_size=8, val_size=8, test_size=8, image_size=SIDE, batch_size=8
-    )
-    data.setup("fit")
-    model = ImageClassifier(data.class_names, data.preprocessing)
-    with pytest.raises(UserError, match=r"trainer\.fit\(model, datamodule=data\)$"):
-        trainer(max_epochs=1).fit(model, data.train_dataloader())
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")

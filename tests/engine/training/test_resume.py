@@ -113,14 +113,15 @@ class Row(NamedTuple):
     ends: Iterable[int] = ()
 
 
-def check(row: Any, fit: Callable[..., Any], stop_at: Callable[..., Any]) -> dict[str, Any]:
+def check(row: Any, fit: Callable[..., Any]) -> dict[str, Any]:
     """Runs a row undisturbed and stopped; returns how the first ended."""
     flags = row.flags.split()
     fit(*flags, "--trainer.default_root_dir=whole")
     expected = outcome(Path("whole/run"))
     steps = expected["last: global_step"]
     for step in row.stops:
-        stop_at(step, *flags, *[f"--trainer.max_steps={step}"] * (step in row.ends))
+        until = [f"--trainer.max_steps={step}"] * (step in row.ends)
+        stop_at(step, *flags, *until, fit=fit)
         last = load(LAST)
         assert last["global_step"] == min(step, steps)
         assert not last["about"]["thresholds"]  # they are of a validation with other weights
@@ -223,7 +224,7 @@ ROWS = {
 def test_a_stopped_run_ends_as_if_undisturbed(workplace, monkeypatch, row):
     clock = SimpleNamespace(monotonic=lambda: Ticking.seconds)
     monkeypatch.setattr("lightning.pytorch.callbacks.timer.time", clock)
-    check(row, fit, stop_at)
+    check(row, fit)
 
 
 CANNOT_CHANGE = "which cannot change when the run"

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import (
 )
 from torch import Tensor
 
+from project.engine import UserError
 from tests.engine.toy import (
     BEST,
     LAST,
@@ -196,6 +197,14 @@ def test_each_step_has_the_mean_gradient_of_its_batches_as_in_a_plain_loop(
             plain.loss(plain(images), labels).mean().backward()
             optimizer.step()
     torch.testing.assert_close(model.network.state_dict(), plain.network.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`", "ignore:.*many workers")
+def test_loaders_of_a_data_module_are_refused_without_it():
+    data = ToyData()
+    data.setup("fit")
+    with pytest.raises(UserError, match=r"trainer\.fit\(model, datamodule=data\)$"):
+        toy_trainer().fit(toy(), data.train_dataloader())
 
 
 def real(state: dict[str, Tensor]) -> dict[str, Tensor]:
