@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,8 @@ CONFIGS = [
     for folder in ("configs", "examples/recipes")
     for path in sorted((ROOT / folder).rglob("*.yaml"))
 ]
-# a compiler works for a while, and a process of its own imports everything
-LONG = [path for path in CONFIGS if re.search("compile: true|strategy", path.read_text())]
+# a process of its own imports everything
+LONG = [path for path in CONFIGS if "strategy" in path.read_text()]
 FILES = [*SMALL_FILES, "--data.batch_size=4"]
 WEIGHTS = ["--model.weights=weights.pth"]
 TINY = {
@@ -66,6 +65,11 @@ FASTER = {  # where a recipe would take long
     "freeze: blocks": "--model.freeze=null",
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SCRIPTS = [
+    ROOT / "Makefile",
+    *(path for path in (ROOT / "scripts").iterdir() if path.is_file()),
+    *(path for path in (ROOT / "examples/launch").iterdir() if path.is_file()),
+]
 HERE = [*ONE_CPU, "--trainer.num_nodes=1"]
 
 
@@ -228,14 +232,15 @@ def test_options_within_the_text_and_of_commands_that_download_are_accepted(opti
         parse_fit(*data, *words(options, "docs"), "--print_config")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_and_every_file_that_a_page_names_leads_somewhere(page):
+@pytest.mark.parametrize("page", [*PAGES, *SCRIPTS], ids=lambda page: page.name)
+def test_every_link_and_every_file_that_a_page_or_a_script_names_leads_somewhere(page):
+    text = page.read_text()
     ours = r"\]\((?!http|\.\./\.\./)([^)#]+)"  # the latter are GitHub's own pages
-    assert [
-        link for link in re.findall(ours, page.read_text()) if not (page.parent / link).exists()
-    ] == []
+    for link in re.findall(ours, text) if page in PAGES else ():
+        assert (page.parent / link).exists(), link
     folders = [ROOT, ROOT / "project" / "engine", ROOT / "tests"]
-    for name in re.findall(r"`([\w/]+/\w+\.(?:py|yaml|md))`", page.read_text()):
+    named = r"`([\w/]+/\w+\.(?:py|yaml|md))`|((?:configs|examples)/[\w/]+\.yaml)"
+    for name in map("".join, re.findall(named, text)):
         assert any((folder / name).exists() for folder in folders), name
 
 
@@ -246,52 +251,20 @@ def test_every_link_and_every_file_that_a_page_names_leads_somewhere(page):
 def test_a_config_trains_on_its_own_kind_of_data(config, place):
     base, text = [], config.read_text()
     if "configs/recipes" in str(config) and not any(kind in text for kind in TINY):
-        # it is added to a config that names the data
+        # it is added to a config that names the data, and to others
+        assert not re.search("^ *(train_transforms|batch_transforms|callbacks):", text, re.M)
         base, text = [f"--config={SMALL}"], SMALL.read_text() + text
     kind = next(kind for kind in (*TINY, "") if kind in text) or "SyntheticFlowersDataModule"
     if WEIGHTS[0] in TINY[kind]:
         torch.save(
             resnet18().state_dict(), "weights.pth"
         )  # in place of those that would be downloaded
-    with_compiler = (
-        [] if any(map(shutil.which, ("c++", "g++", "clang++"))) else ["--model.compile=false"]
-    )
     smaller = [*TINY[kind], *(option for word, option in FASTER.items() if word in text)]
     once = [*ONE_CPU, "--trainer.enable_progress_bar=false", "--trainer.max_steps=1", "--name=run"]
-    args = [*base, f"--config={config}", *smaller, *once, *with_compiler]
+    args = [*base, f"--config={config}", *smaller, *once]
     if "strategy" in text:  # leaves a process group behind
         succeed([sys.executable, "-m", "project.fit", *args], place)
     else:
         fit(*args)
     assert load(Path("runs/run/checkpoints/best.ckpt"))["global_step"] == 1
     assert read_json("runs/run/metrics.json")["test"]["total"] > 0
-
-
-def test_recipes_add_up():
-    names = ("randaugment", "random_erasing", "mixup", "cutmix", "ema", "adamw", "cutout")
-    recipes = [f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names]
-    config = parse_fit(f"--config={SMALL}", *recipes)
-    data, model = config.data.init_args, config.model.init_args
-    specs = [*data.train_transforms, *data.batch_transforms, *config.trainer.callbacks]
-    classes = [spec.class_path.rpartition(".")[2] for spec in (*specs, model.optimizer)]
-    assert classes == [
-        "RandAugment",
-        "RandomErasing",
-        "MixUp",
-        "CutMix",
-        "EMAWeightAveraging",
-        "AdamW",
-    ]
-    assert (model.arch, data.batch_size, data.cutout) == ("resnet9_slim", 256, 8)
-
-
-def test_configs_that_the_makefile_scripts_and_launchers_name_are_there():
-    places = (
-        ROOT / "Makefile",
-        *(ROOT / "scripts").iterdir(),
-        *(ROOT / "examples/launch").iterdir(),
-    )
-    text = "".join(path.read_text() for path in places if path.is_file())
-    names = {*re.findall(r"(?:configs|examples)/[\w/]+\.yaml", text)}
-    assert names
-    assert {name for name in names if not (ROOT / name).is_file()} == set()
