@@ -208,10 +208,14 @@ def test_an_auroc_is_scikit_learns_however_the_set_is_cut(size):
     assert measure(*parts, cls=Added)["auroc"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_soft_labels_of_several_classes_are_rounded():
-    logits, labels, losses = several()
-    soft = 0.9 * labels + 0.1 * labels.roll(1, 0)
-    assert measure((logits, soft, losses)) == measure((logits, labels, losses))
+def test_soft_labels_count_as_the_largest_share_and_those_of_several_classes_are_rounded():
+    for (logits, labels, losses), cls in (
+        (predictions(10), ImageClassifier),
+        (several(), MultilabelClassifier),
+    ):
+        shares = F.one_hot(labels, 10) if labels.dim() == 1 else labels
+        soft = 0.9 * shares + 0.1 * shares.roll(1, 0)
+        assert measure((logits, soft, losses), cls=cls) == measure((logits, labels, losses))
 
 
 @pytest.mark.parametrize("batch", [predictions(10), several()], ids=["one class", "several"])
