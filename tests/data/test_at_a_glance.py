@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import QUIET, ROOT, SLIM, TINY_TRAINER, fit, write_coco
 from tests.data.stubs import write_parquet
 from tests.data.test_hugging_face import save_parquet, save_splits
-from tests.engine.loading.image_files import noise
+from tests.engine.loading.image_files import write_images
 
 TABLE = (ROOT / "docs" / "your_data.md").read_text().partition("at a glance")[2].partition("\n## ")
 ROWS = re.findall(r"^\| (.*) \| (.*) \|$", TABLE[0], re.M)[1:]
@@ -23,9 +23,7 @@ CATS = ("cat", "dog")
 
 
 def images(*patterns: str, count: int = 12) -> None:
-    for path in [pattern.format(number) for pattern in patterns for number in range(count)]:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        noise(20, 18).save(path)
+    write_images(Path(), dict.fromkeys(patterns, count))
 
 
 def table(

@@ -8,7 +8,7 @@ import torch
 
 from project.data import FolderDataModule
 from project.engine.errors import UserError
-from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.image_files import write_folder, write_images
 from tests.engine.loading.stubs import attached, cases
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
@@ -92,9 +92,7 @@ def test_a_folder_that_cannot_be_learnt_from_is_refused(tmp_path, folders, messa
     ),
 )
 def test_a_regular_expression_finds_classes_in_paths(tmp_path, patterns, label_from, names, layout):
-    for path in [pattern.format(number) for pattern in patterns for number in range(4)]:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        noise(8, 8).save(tmp_path / path)
+    write_images(tmp_path, dict.fromkeys(patterns, 4))
     data = module(tmp_path, label_from=label_from)
     assert data.class_names == names
     assert data.layout == layout

@@ -38,6 +38,13 @@ def write_folder(root: Path, classes: dict[str, int], size: tuple[int, int] = (3
     return root
 
 
+def write_images(root: Path, patterns: dict[str, int]) -> None:
+    """Small files of so many numbers for each pattern of a path."""
+    for path in [pattern.format(at) for pattern, count in patterns.items() for at in range(count)]:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        noise(20, 18).save(root / path)
+
+
 def damage_deep_inside(path: Path) -> None:
     """Writes a PNG file, whatever its name, that only decoding all of it finds broken."""
     noise(64, 64).save(path, format="PNG")
