@@ -166,7 +166,8 @@ def quiet_libraries() -> None:
     """Silences messages of libraries that a user can do nothing about."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for name in ("profilers", "callbacks.model_summary"):  # what they print is asked for
+    # what they print is asked for
+    for name in ("profilers", "callbacks.model_summary", "callbacks.early_stopping"):
         logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
     for message in _SILENCED:
         warnings.filterwarnings("ignore", message=message)

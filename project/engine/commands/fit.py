@@ -215,9 +215,6 @@ class FitCommand(Command):
                 "training ended before its first step; see --trainer.max_epochs, max_steps and"
                 " max_time"
             )
-        for stopping in trainer.early_stopping_callbacks:
-            if reason := stopping.stopping_reason_message:
-                self.note(f"stopped early, after epoch {stopping.stopped_epoch + 1}: {reason}")
         # names without --name differ between processes
         best = trainer.strategy.broadcast(str(self.run.best))
         kept = best_checkpoint(trainer)
