@@ -26,12 +26,7 @@ from ..run.checkpoint import (
 from ..run.files import read_yaml, write_text
 from ..run.folder import RunFolder, derived_name
 from ..run.loggers import log_settings, loggers_of, place_in_folder, rewind
-from ..training.checkpoints import (
-    BestCheckpoint,
-    best_checkpoint,
-    chosen_monitor,
-    restore,
-)
+from ..training.checkpoints import BestCheckpoint, best_checkpoint, restore
 from ..training.last_checkpoint import CURVES, LastCheckpoint
 from ..training.non_finite import StopOnNonFinite
 
@@ -140,9 +135,14 @@ class FitCommand(Command):
             if (option := options[name])
         ]
         if options.best_checkpoint:
-            config = self.config
-            monitor = chosen_monitor(config.monitor, config.mode, self.model.monitors())
-            callbacks.append(BestCheckpoint(self.run.checkpoints, *monitor))
+            monitor = self.config.monitor
+            mode = self.config.mode or self.model.monitors().get(monitor)
+            if mode is None:
+                raise UserError(
+                    f"--monitor {monitor} is no metric of the model's with a known direction; check"
+                    " its name, or add --mode min or --mode max"
+                )
+            callbacks.append(BestCheckpoint(self.run.checkpoints, monitor, mode))
         return callbacks
 
     @classmethod
@@ -210,11 +210,6 @@ class FitCommand(Command):
     def _train_and_test(self, resume: str | None) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
-        if trainer.global_step == 0:
-            raise UserError(
-                "training ended before its first step; see --trainer.max_epochs, max_steps and"
-                " max_time"
-            )
         # names without --name differ between processes
         best = trainer.strategy.broadcast(str(self.run.best))
         kept = best_checkpoint(trainer)

@@ -1,7 +1,6 @@
 """Checkpoints of a model: the best one, facts about itself, and the model that one holds."""
 
 import platform
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,28 +20,6 @@ _OF_LOSS = "criterion."
 _DECISIVE = ("torch", "torchvision", "lightning", "torchmetrics")
 """Packages whose version decides what a checkpoint's numbers are."""
 _Model = TypeVar("_Model", bound="ClassifierModule")
-
-
-def chosen_monitor(
-    metric: str, mode: str | None, modes: Mapping[str, str | None]
-) -> tuple[str, str]:
-    """Returns the metric and the mode that the best checkpoint is chosen by.
-
-    Args:
-        metric: The metric that ``--monitor`` names.
-        mode: The mode that ``--mode`` names; by default the metric's own.
-        modes: The mode of each metric of the validation set, None if it does not say.
-
-    Raises:
-        UserError: Nobody says the mode.
-    """
-    mode = mode or modes.get(metric)
-    if mode is None:
-        raise UserError(
-            f"--monitor {metric} needs --mode min or --mode max"
-            + ("" if metric in modes else "; it is no metric of the model's, so log it yourself")
-        )
-    return metric, mode
 
 
 class BestCheckpoint(ModelCheckpoint):

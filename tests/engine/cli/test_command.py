@@ -212,8 +212,7 @@ extra -> unrecognized arguments: extra
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
 --config={{trainer: {{max_epocs: 3}}}} -> 'max_epocs'; did you mean --trainer.max_epochs?
 --config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: [Errno 2] No such file
---trainer.limit_val_batches=0 -> --trainer.limit_val_batches must be above 0
---trainer.check_val_every_n_epoch=0 -> --trainer.check_val_every_n_epoch must be above 0
+--trainer.limit_test_batches=0 -> --trainer.limit_test_batches must be above 0
 --trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir must be a folder of this machine
 --trainer.default_root_dir=/dev/null -> cannot be written (Not a directory); choose another place with --trainer.def
 --seed_everything=-1 -> "seed": Not of type NonNegativeInt
