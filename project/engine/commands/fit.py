@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint, Timer
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..cli.command import Command, require_sound_run
@@ -109,10 +109,7 @@ class FitCommand(Command):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
-        added = self.config_init.trainer.callbacks or []
-        defaults = self.trainer_defaults["callbacks"] = self._callbacks()
-        if not any(isinstance(callback, Checkpoint) for callback in (*defaults, *added)):
-            kwargs["enable_checkpointing"] = False  # otherwise Lightning adds a ModelCheckpoint
+        self.trainer_defaults["callbacks"] = self._callbacks()
         trainer = super().instantiate_trainer(
             # Lightning looks here for SLURM's checkpoints of this run, too
             default_root_dir=self.run.path,
