@@ -56,7 +56,9 @@ _SYSTEM = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "; make room, or write elsewhere"
     ),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EPIPE, errno.ENAMETOOLONG), ""),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EPIPE, errno.ENAMETOOLONG, errno.ENOTDIR), ""
+    ),
     **dict.fromkeys(
         (errno.EMFILE, errno.ENFILE, errno.EAGAIN),
         "; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)",

@@ -79,15 +79,9 @@ class RunFolder:
 
     def create(self) -> None:
         """Makes the folder, and locks out other processes."""
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._require_no_way_out()
-            self._keep_others_out(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644))
-        except OSError as error:
-            raise UserError(
-                f"the run folder '{self.path}' cannot be written ({error.strerror}); choose another"
-                " place with --trainer.default_root_dir"
-            ) from error
+        self._require_no_way_out()
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        self._keep_others_out(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644))
         self.require_unfinished()  # it may have been finished just now
 
     def _require_no_way_out(self) -> None:

@@ -214,7 +214,7 @@ extra -> unrecognized arguments: extra
 --config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: [Errno 2] No such file
 --trainer.limit_test_batches=0 -> --trainer.limit_test_batches must be above 0
 --trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir must be a folder of this machine
---trainer.default_root_dir=/dev/null -> cannot be written (Not a directory); choose another place with --trainer.def
+--trainer.default_root_dir=/dev/null -> Not a directory: '/dev/null/
 --seed_everything=-1 -> "seed": Not of type NonNegativeInt
 --trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy -> does not keep all weights on each device; use ddp
 --trainer.strategy=ddp_spawn -> forked or spawned processes cannot hand their metrics back; use ddp

@@ -54,7 +54,7 @@ def test_what_leads_out_of_a_run_or_nowhere_is_refused(tmp_path, run, name, kind
         os.mkfifo(path)
     else:
         path.symlink_to({"link to a file": file, "link to a folder": tmp_path, "loop": path}[kind])
-    with pytest.raises(UserError, match=r"is no file of the run|cannot be written \(File exists"):
+    with pytest.raises(UserError, match=r"is no file of the run"):
         run.create()
     assert [*tmp_path.glob("[!r]*")] == [file]
     assert file.read_text() == "theirs"
