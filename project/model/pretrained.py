@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -152,45 +152,39 @@ def load_weights(
         if not name.startswith(_AUXILIARY_HEADS)
     }
     heads = tuple(f"{name}." for name in head(network, num_classes))
-    # torchvision's older files do not count batches; BatchNorm does without
-    missing = [
-        name for name in state if name not in weights and not name.endswith("num_batches_tracked")
+    new = [
+        name
+        for name, value in state.items()
+        if name.startswith(heads) and weights.get(name, torch.empty(0)).shape != value.shape
     ]
-    reshaped = [
-        name for name in weights if name in state and state[name].shape != weights[name].shape
-    ]
-    new = [name for name in state if name.startswith(heads) and name in {*missing, *reshaped}]
-    problems = {
-        "missing": [name for name in missing if name not in new],
-        "unknown": [name for name in weights if name not in state],
-        "of another shape": [name for name in reshaped if name not in new],
-        "not finite": [name for name, value in weights.items() if not value.isfinite().all()],
+    # torchvision's older files do not count batches
+    zeros = {
+        name: torch.zeros_like(value)
+        for name, value in state.items()
+        if name in new or (name.endswith("num_batches_tracked") and name not in weights)
     }
-    if any(problems.values()):
-        parts = [f"{kind}: {', '.join(names[:5])}" for kind, names in problems.items() if names]
-        raise UserError(
-            f"--model.weights: '{source}' does not fit this network ({'; '.join(parts)});"
-            " see --model.arch and --model.arch_args"
-        )
-    zeros = {name: torch.zeros_like(state[name]) for name in new}
+    state.clear()
     state.update(weights | zeros)
-    network.load_state_dict(state)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(
+            f"--model.weights: '{source}' does not fit --model.arch and --model.arch_args:"
+            f" {shorten(str(error), 300)}"
+        ) from error
     return new
 
 
 def _without_prefix(
     weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Strips the prefix with which most names match, such as DataParallel's ``module.``.
+    """Strips the prefix of the first layer, such as DataParallel's ``module.``.
 
     Names without it are left out: they are not the network's, but a loss's or a counter's.
     """
-    matches: Counter[str] = Counter()
-    for name in weights:
-        parts = name.split(".", 9)  # a file may hold any name
-        for cut in range(len(parts)):
-            matches[".".join([*parts[:cut], ""])] += ".".join(parts[cut:]) in state
-    prefix = max(matches, key=lambda prefix: (matches[prefix], -len(prefix)), default="")
+    first = next(iter(state))
+    matches = [name for name in weights if f".{name}".endswith(f".{first}")]
+    prefix = min(matches, key=len, default=first).removesuffix(first)
     return {
         name.removeprefix(prefix): value
         for name, value in weights.items()

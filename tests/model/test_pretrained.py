@@ -191,15 +191,11 @@ def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_fro
 
 @cases(
     "change complaint",
-    (lambda weights: weights.pop("network.0.weight"), r"missing: network\.0\.weight"),
-    (lambda weights: weights.update(extra=torch.zeros(1)), "unknown: extra"),
+    (lambda weights: weights.pop("network.0.weight"), r'Missing key.*"network\.0\.weight"'),
+    (lambda weights: weights.update(extra=torch.zeros(1)), r'Unexpected key.*"extra"'),
     (
         lambda weights: weights.update({"network.1.bias": torch.zeros(3)}),
-        r"of another shape: network\.1\.bias",
-    ),
-    (
-        lambda weights: weights["network.1.bias"].fill_(float("nan")),
-        r"not finite: network\.1\.bias",
+        r"size mismatch for network\.1\.bias",
     ),
     (lambda weights: (weights.clear(), weights.update(epoch=3)), "one dict of weights, got none"),
     (
