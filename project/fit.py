@@ -31,7 +31,6 @@ from project.engine import FitCommand
 from project.model import ImageClassifier
 from project.model.networks import is_path
 from project.model.pretrained import fill_in_preprocessing_of_weights
-from project.model.schedules import replace_schedule_without_length
 
 BUILT_IN = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
 
@@ -83,9 +82,8 @@ class FitCLI(ProjectCLI, FitCommand):
     first_callbacks = (MetricsCSV,)
 
     def prepare_options(self, config: Namespace, earlier: Mapping[str, object]) -> None:
-        """Fills in options that depend on pretrained weights or on the length of training."""
+        """Fills in options that depend on pretrained weights."""
         fill_in_preprocessing_of_weights(config, earlier)
-        replace_schedule_without_length(config, self.named_options)
 
     def show_results(self, metrics: dict[str, Any]) -> None:
         """Prints the final metrics, the best checkpoint, and what to do next."""

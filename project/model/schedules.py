@@ -1,22 +1,19 @@
 """Learning-rate schedules: the default, and the length of training for any that asks for it."""
 
 import math
-from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal, cast
 
-from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.cli import LRSchedulerCallable
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import LRSchedulerConfigType
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from project.engine import UserError, note
+from project.engine import UserError
 
 Interval = Literal["epoch", "step"]
 
@@ -115,20 +112,6 @@ def build_schedule(
     return config
 
 
-def replace_schedule_without_length(config: Namespace, named_options: Collection[str]) -> None:
-    """Replaces the default schedule by a constant one if the length of training is unknown."""
-    trainer, model = config.trainer, config.model.init_args
-    is_named = any(f"{name}.".startswith("model.lr_scheduler.") for name in named_options)
-    needs_length = CosineWithWarmup.__name__ in str(model.get("lr_scheduler"))
-    if trainer.max_epochs == trainer.max_steps == -1 and needs_length and not is_named:
-        path = f"{ConstantLR.__module__}.{ConstantLR.__name__}"
-        model.lr_scheduler = Namespace(class_path=path, init_args=Namespace(factor=1.0))  # type: ignore[no-untyped-call]  # of jsonargparse
-        rank_zero_only(note)(
-            "the learning rate is constant, as no number of epochs or steps is given; add"
-            " --trainer.max_epochs for CosineWithWarmup"
-        )
-
-
 def total_steps(trainer: Trainer) -> int:
     """Counts the optimizer steps of the whole training."""
     callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
@@ -141,7 +124,7 @@ def total_steps(trainer: Trainer) -> int:
     if not math.isfinite(steps):
         raise UserError(
             "a schedule that lasts as long as training must know where training ends;"
-            " set --trainer.max_epochs or --trainer.max_steps"
+            " set --trainer.max_epochs or --trainer.max_steps, or choose another --model.lr_scheduler"
         )
     return int(steps)
 

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +20,7 @@ from project.model.networks import build_network
 from project.model.optimizers import build_optimizer, fuse
 from project.model.schedules import build_schedule
 from tests.conftest import (
-    ONE_CPU,
-    QUIET,
-    SLIM,
-    TINY_DATA,
     cases,
-    fit,
     one_line,
     small,
 )
@@ -243,18 +237,3 @@ def test_a_schedule_looks_at_a_metric_when_it_was_measured_or_lightning_says_tha
     else:
         said = one_line(lambda: small(*options), capsys)
         assert f"ReduceLROnPlateau conditioned on metric {monitor} which is not available" in said
-
-
-def test_where_a_time_alone_ends_training_the_default_schedule_needs_no_length(
-    workplace, monkeypatch, capsys
-):
-    clock = SimpleNamespace(monotonic=count().__next__)  # a second passes whenever it is read
-    monkeypatch.setattr("lightning.pytorch.callbacks.timer.time", clock)
-    timed = [*TINY_DATA, *ONE_CPU, *QUIET, *SLIM, "--trainer.max_time=00:00:00:07"]
-    cli = fit(*timed, "--model.optimizer.lr=0.02")
-    assert cli.trainer.global_step > 0
-    assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0.02
-    assert capsys.readouterr().err.count("the learning rate is constant") == 1
-    for chosen in ("--model.lr_scheduler=CosineWithWarmup", "--model.lr_scheduler.lrf=0"):
-        said = one_line(lambda: fit(*timed, chosen, "--name=other"), capsys)  # noqa: B023  # called at once
-        assert "must know where training ends" in said

@@ -229,7 +229,7 @@ class Command(LightningCLI):
         for word in helps.keys() & {*line.words}:
             sys.stdout.write(helps[word](parser))
             parser.exit()
-        self.named_options = line.names | classes.keys()
+        named_options = line.names | classes.keys()
         for name in line.names & FOLLOWS.keys():
             raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
         specs: dict[str, Any] = {
@@ -245,7 +245,7 @@ class Command(LightningCLI):
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
-        if trainer.max_epochs and "trainer.max_epochs" not in self.named_options:
+        if trainer.max_epochs and "trainer.max_epochs" not in named_options:
             is_limited = trainer.max_steps != -1 or trainer.max_time
             least = max(trainer.max_epochs, trainer.min_epochs or 1)
             trainer.max_epochs = -1 if is_limited else least  # our default gives way
