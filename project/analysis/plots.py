@@ -124,7 +124,7 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
     panels = {
         "loss": ["train/loss", "val/loss"],
         "accuracy": ["train/accuracy", "val/accuracy"],
-        "learning rate": [name for name in curves if name.startswith("learning_rate")],
+        "learning rate": ["learning_rate"],
         "images per second": ["train/images_per_second"],
     }
     losses = [value for value in curves.get("train/loss", {}).values() if 0 < value < math.inf]

@@ -11,7 +11,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from project.engine import ImageDataModule, note
-from project.model.optimizers import LR_SCALE
 
 _ESTIMATE_STEPS = 10
 """Steps after the first that are timed to estimate the length of training."""
@@ -30,13 +29,9 @@ class ImagesPerSecond(Callback):
             return
         layout = str(pl_module.memory_format).removeprefix("torch.")
         compiled = "compiled" if pl_module.compile_network else "not compiled"
-        workers = "none"
-        if data.workers():
-            memory = "pinned" if data.pins_memory() else "not pinned"
-            workers = f"{data.workers()} per device, {data.prefetch_factor} batches ahead, {memory}"
         note(
-            f"{trainer.precision}, {layout}, {compiled}, threads: {torch.get_num_threads()};"
-            f" loader workers: {workers}"
+            f"{trainer.precision}, {layout}, {compiled}, threads: {torch.get_num_threads()},"
+            f" loader workers: {data.workers()}"
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -86,28 +81,21 @@ class ImagesPerSecond(Callback):
 
 
 class LearningRate(Callback):
-    """Logs ``learning_rate`` as one curve; Lightning's monitor draws one per parameter group.
+    """Logs ``learning_rate``, the first parameter group's, which is the head's.
 
-    With ``--model.layer_decay``, it is the head's; the others are fixed shares of it. If groups
-    differ otherwise, each has a curve: ``learning_rate/pg1`` and so on.
+    With ``--model.layer_decay``, the others are fixed shares of it. Lightning's monitor draws a
+    curve for each group, and refuses a run without a logger.
     """
-
-    def __init__(self) -> None:
-        self._rates: list[float] = []
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Keeps the learning rates of this step, before the schedule changes them."""
-        unscaled = [group for group in optimizer.param_groups if group.get(LR_SCALE, 1.0) == 1.0]
-        self._rates = [float(group["lr"]) for group in unscaled or optimizer.param_groups]
+        """Keeps the learning rate of this step, before the schedule changes it."""
+        self._rate = float(optimizer.param_groups[0]["lr"])
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: object, batch: object, batch_idx: int
     ) -> None:
-        """Logs the learning rate, or one for each group if they differ."""
+        """Logs the learning rate."""
         if pl_module.is_logging:
-            names = ["learning_rate"]
-            if len(set(self._rates)) > 1:
-                names = [f"learning_rate/pg{i}" for i in range(1, len(self._rates) + 1)]
-            pl_module.log_dict(dict(zip(names, self._rates, strict=False)))
+            pl_module.log("learning_rate", self._rate)
