@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import warnings
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,13 +48,12 @@ def parser() -> CommandParser:
 
 def main(options: Namespace) -> int:
     """Prints the survey and the commands for training; returns 1 if ``fit`` would refuse."""
-    warnings.filterwarnings("ignore", module="PIL")  # on what it gets over
     facts = check(options)
     if options.output is not None:
         Path(options.output).write_text(json.dumps(facts, indent=2) + "\n")
     if "classes" in facts:
         print(f"  {facts['layout']}\n\n{survey_table(facts)}")
-    if not facts["trains"]:
+    if facts["refusal"] is not None:
         note(f"error: {facts['refusal']}")
         return 1
     fine_tuning = "python -m project.fit --config configs/finetune.yaml"
@@ -72,7 +70,6 @@ def check(options: Namespace) -> dict[str, Any]:
     except UserError as error:  # whose options have shorter names here
         text = re.sub(r"^--data\.(root|file): ", "", str(error))
         facts["refusal"] = re.sub(r"--data\.(?!on_bad_image)", "--", text)
-    facts["trains"] = facts["refusal"] is None
     return facts
 
 
@@ -83,8 +80,6 @@ def _survey(options: Namespace, facts: dict[str, Any]) -> None:
     from project.engine import ImageFilesDataModule, survey
 
     given = {name: options[name] for name in _OF_DATA if options[name] is not None}
-    if options.data.startswith("hf:"):
-        raise UserError("check_data reads folders and tables; fit says what it understood of hf:")
     path = Path(options.data).expanduser()
     data: ImageFilesDataModule
     if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
