@@ -57,7 +57,8 @@ class CrossEntropy(nn.Module):
         """Returns each image's loss, float (N,), for labels (N,) or soft ones (N, classes)."""
         # as autocast does; torch requires logits and weights of one type
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        weights = None if self.weights is None else self.weights.to(logits)
+        if self.weights is not None:
+            self.weights = self.weights.to(logits)  # once, as a copy waits for the device
         return F.cross_entropy(
-            logits, labels, weights, label_smoothing=self.label_smoothing, reduction="none"
+            logits, labels, self.weights, label_smoothing=self.label_smoothing, reduction="none"
         )

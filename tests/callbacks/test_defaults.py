@@ -118,7 +118,7 @@ def test_metrics_that_callbacks_log_at_the_start_or_end_of_an_epoch_are_in_its_r
 
 def test_an_epoch_is_a_line_of_the_bars_metrics_and_the_remaining_time(workplace, capsys):
     small(*BARS, "--monitor=val/f1", callbacks=[ProgressLines()])
-    metrics = ["train/accuracy", "train/loss", "val/accuracy", "val/f1"]
+    metrics = ["train/accuracy", "train/loss", "val/accuracy", "val/f1", "val/loss"]
     shown = ", ".join(rf"{name} \d\.\d{{4}}" for name in metrics)
     epoch = rf"^epoch (\d+) of 2, step (\d+), {shown}, 0:00:0\d left$"
     lines = re.findall(epoch, capsys.readouterr().err, re.M)

@@ -144,7 +144,7 @@ class Bookkeeping(Callback):
         }
         monitors = [getattr(part, "monitor", None) for part in trainer.checkpoint_callbacks]
         for name, value in numbers.items():
-            is_shown = name in ("val/accuracy", *monitors)
+            is_shown = name in ("val/loss", "val/accuracy", *monitors)
             pl_module.log(
                 name,
                 value,
