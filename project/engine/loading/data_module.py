@@ -138,9 +138,15 @@ class ImageDataModule(LightningDataModule, ABC):
         Raises:
             UserError: The class is not imported, or its images are not there.
         """
-        from .remembered import open_data
+        from .remembered import remembered_data, require_datasets, require_there
 
-        return cast(Self, open_data(read_checkpoint(checkpoint_path)[ABOUT], **kwargs))
+        about = read_checkpoint(checkpoint_path)[ABOUT]
+        data_class, options = remembered_data(about)
+        require_datasets(about, kwargs)
+        data = data_class(**options | kwargs)
+        if "root" not in kwargs:
+            require_there(data, options)
+        return cast(Self, data)
 
     def expect_classes(self, names: Sequence[str], source: str | Path) -> None:
         """Requires the classes that a checkpoint knows, before anything is loaded."""

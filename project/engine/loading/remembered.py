@@ -52,16 +52,6 @@ def require_datasets(about: About, given: Collection[str]) -> None:
             )
 
 
-def open_data(about: About, **changes: Any) -> ImageDataModule:
-    """Builds the data module that a checkpoint was trained with, but for the changes."""
-    data_class, options = remembered_data(about)
-    require_datasets(about, changes)
-    data = data_class(**options | changes)
-    if "root" not in changes:
-        require_there(data, options)
-    return data
-
-
 def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
     """Returns True if any of these images were trained on, by whatever path; None if unknown."""
     try:
