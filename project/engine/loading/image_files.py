@@ -247,12 +247,9 @@ class ImageFilesDataModule(ResizedDataModule):
         readable = [file for file in files if file.path not in broken]
         classes = {(file.split, file.label) for file in readable}
         splits = {split for split, _ in classes}
-        for file in files:
-            is_needed = file.split == "train" or file.split not in splits
-            if is_needed and (file.split, file.label) not in classes:
-                raise UserError(
-                    f"no {file.split} image of class '{file.label}' can be read: {examples}"
-                )
+        for split, label in sorted({(file.split, file.label) for file in files} - classes):
+            if split == "train" or split not in splits:
+                raise UserError(f"no {split} image of class '{label}' can be read: {examples}")
         return readable
 
 
