@@ -112,14 +112,13 @@ def evaluate(*args: str) -> EvaluateCLI:
 
 def call(command: Any, *args: str | Path) -> int:
     """Runs a command's module in this process; its exit code."""
-    return command.main(command.parser().parse_args([*map(str, args)])) or 0
+    with as_in_a_terminal():
+        return command.main(command.parser().parse_args([*map(str, args)])) or 0
 
 
 def label(*args: str | Path) -> int:
     """Runs ``python -m project.predict`` in this process."""
-    with as_in_a_terminal():
-        words = [*ONE_CPU, "--num_workers=0", *map(str, args)]
-        return predict.main(predict.parser().parse_args(words))
+    return call(predict, *ONE_CPU, "--num_workers=0", *args)
 
 
 def report_of(run: Path, *args: str) -> Path:

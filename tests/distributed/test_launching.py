@@ -21,6 +21,7 @@ from tests.distributed.processes import (
     Finished,
     free_port,
     is_running,
+    launched as launched_by_torchrun,
     run,
     run_together,
     torchrun,
@@ -118,13 +119,11 @@ def test_an_error_is_printed_once(launcher, tmp_path):
 
 
 def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monkeypatch):
-    for name in ("RANK", "LOCAL_RANK", "GROUP_RANK"):
-        monkeypatch.setenv(name, "0")
-    for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.setenv(name, "1")
-    assert FitCLI(TINY).trainer.world_size == 1
-    with pytest.raises(UserError, match="is 2, but the launcher started 1"):
-        FitCLI([*TINY, "--trainer.devices=2"])
+    for name, value in launched_by_torchrun(2)[0].items():
+        monkeypatch.setenv(name, value)
+    assert FitCLI([*TINY, "--trainer.devices=2"]).trainer.world_size == 2
+    with pytest.raises(UserError, match="is 3, but the launcher started 2"):
+        FitCLI([*TINY, "--trainer.devices=3"])
 
 
 @pytest.mark.slow
