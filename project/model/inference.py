@@ -1,6 +1,7 @@
 """Inference: exact logits, test-time augmentation, and the network that is exported."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -45,15 +46,19 @@ def exact_logits(model: "ImageClassifier", images: Tensor) -> Tensor:
     count = len(images)
     if count == 1:
         images = torch.cat([images, images])
-    cudnn = torch.backends.cudnn
-    without_tf32 = cudnn.flags(  # it rounds inputs of convolutions to 10 bits
-        enabled=cudnn.enabled,
-        benchmark=cudnn.benchmark,
-        deterministic=cudnn.deterministic,
-        allow_tf32=False,
-    )
-    with torch.autocast(model.device.type, enabled=False), without_tf32:
+    with torch.autocast(model.device.type, enabled=False), _without_tf32():
         return classify(images)[:count]
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Disables TF32 in convolutions, which rounds their inputs to 10 bits."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def evaluation_logits(model: "ImageClassifier", images: Tensor) -> Tensor:
