@@ -18,10 +18,10 @@ from ..errors import LocalError, NonFiniteError, UserError, listed
 from ..hardware import best_precision, tune_malloc
 from ..run.checkpoint import (
     ABOUT,
+    AtomicCheckpointIO,
     read_checkpoint,
     read_newest,
     require_same_classes,
-    with_atomic_writes,
 )
 from ..run.files import read_yaml, write_text
 from ..run.folder import RunFolder, derived_name
@@ -110,11 +110,13 @@ class FitCommand(Command):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
         self.trainer_defaults["callbacks"] = self._callbacks()
+        users = self.config_init.trainer.plugins or []
+        plugins = users if isinstance(users, list) else [users]
         trainer = super().instantiate_trainer(
             # Lightning looks here for SLURM's checkpoints of this run, too
             default_root_dir=self.run.path,
             logger=loggers_of(self.config_init.trainer.logger, self.run.path),
-            plugins=with_atomic_writes(self.config_init.trainer.plugins, self.run.path),
+            plugins=[AtomicCheckpointIO(self.run.path), *plugins],
             **kwargs,
         )
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -214,7 +216,6 @@ class FitCommand(Command):
             # as where training ends before an epoch does
             trainer.validate(model, datamodule=data, verbose=False)
             trainer.save_checkpoint(best)
-            trainer.strategy.checkpoint_io.teardown()  # a background writer has written it then
             trainer.strategy.barrier()
         # by Lightning's ckpt_path, callbacks would put the raw weights back in place of averages
         restore(model, read_checkpoint(best), best)

@@ -210,17 +210,3 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         is_ours = target.is_relative_to(self._folder) or target in self._written
         if is_ours and target.suffix == ".ckpt" and target.is_file():
             Path(path).unlink()
-
-
-def with_atomic_writes(plugins: object, folder: Path) -> list[Any]:
-    """Adds :class:`AtomicCheckpointIO` to the user's plugins: alone, or within one that wraps it.
-
-    Lightning refuses another ``CheckpointIO`` beside it.
-    """
-    io = AtomicCheckpointIO(folder)
-    users: list[Any] = plugins if isinstance(plugins, list) else [plugins] if plugins else []
-    for plugin in users:
-        if getattr(plugin, "checkpoint_io", io) is None:
-            plugin.checkpoint_io = io
-            return users
-    return [io, *users]

@@ -117,7 +117,7 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
         f"--trainer.logger={__name__}.RecordingLogger",
         *("--trainer.logger+=CSVLogger", "--trainer.logger.name=csv"),
         *("--trainer.profiler=SimpleProfiler", "--trainer.profiler.filename=times"),
-        *("--trainer.plugins=AsyncCheckpointIO", "--model.optimizer.lr=0.2"),
+        "--model.optimizer.lr=0.2",
     ]
     settings, recorded = RecordingLogger.settings, RecordingLogger.rows
     fit(*flags, "--trainer.default_root_dir=whole")
