@@ -87,7 +87,7 @@ KEPT = f"""
 --config={{model: {{init_args: {{arch: resnet34, optimizer.class_path: AdamW, {STEPS}}}}}}} -> {STEPPED}
 --config={{trainer: {{logger: {{class_path: CSVLogger, init_args: {{name: a}}}}}}}} --trainer.logger=null -> trainer.logger: null
 --data=CIFAR10DataModule --data.batch_size=4 -> data.crop_padding: 4, data.val_fraction: 0.1
---data=. --data.label_from=[0-9] --data.group=a: b -> data.label_from: '[0-9]', data.group: 'a: b'
+--data=. --data.label_from=[a-z]+ --data.group=[0-9]+_ -> data.label_from: '[a-z]+', data.group: '[0-9]+_'
 --config={{data.group: a}} --data=. --data.group=null -> data.group: null
 --config={{model.arch_args: {{a: 1e-3, b: yes}}, name: 2020-01-01}} -> model.arch_args: {{a: 0.001, b: true}}, name: '2020-01-01'
 """.strip().splitlines()
