@@ -183,8 +183,6 @@ class RowWriter(Callback):
                 row: dict[str, object] = {"path": spelt(paths[index])}
                 if label < 0:
                     row["error"] = why_unreadable(paths[index], pl_module.preprocessing)
-                elif not probabilities.isfinite().all():
-                    row["error"] = "the network's output is not finite"
                 else:
                     row |= self._columns(probabilities)
                 self.rows.writerow(row)
