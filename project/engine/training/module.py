@@ -245,8 +245,10 @@ class ClassifierModule(LightningModule):
             self.metrics_of(split).reset()
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
-        """Adds the callback that logs metrics and resumes runs; it replaces an earlier one."""
-        return [Bookkeeping()]
+        """Adds the callback that logs metrics and resumes runs, once."""
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        added = any(isinstance(part, Bookkeeping) for part in callbacks)
+        return [] if added else [Bookkeeping()]
 
     def on_save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Adds the model's options, the checkpoint's description, and open counts."""
