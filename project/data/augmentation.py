@@ -10,7 +10,7 @@ import torch
 from jsonargparse.typing import NonNegativeInt
 from torch import Tensor
 
-from project.engine import ImageBatch, ImageDataModule, uniform
+from project.engine import ImageBatch, ImageDataModule, UserError, uniform
 
 _FLIP = 1
 _SHIFT = 2
@@ -70,8 +70,8 @@ class AugmentedDataModule(ImageDataModule):
     Args:
         flip: Mirrors half of the training images left to right; ``alternating`` mirrors each in
             every second epoch.
-        crop_padding: Advanced: The most pixels that a training image is shifted by, fewer than it
-            has; its mirrored edge fills the gap.
+        crop_padding: Advanced: The most pixels that a training image is shifted by; its mirrored
+            edge fills the gap.
         cutout: Covers a square of that width in each training image; 0 covers nothing.
         kwargs: See ``ImageDataModule``.
     """
@@ -89,6 +89,11 @@ class AugmentedDataModule(ImageDataModule):
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Shifts, flips and cuts out images of a training batch, by the epoch's random numbers."""
         images = batch.images
+        size = min(images.shape[-2:])  # transforms may have changed it
+        if self.crop_padding >= size:
+            raise UserError(
+                f"--data.crop_padding must be below {size}, the image size, got {self.crop_padding}"
+            )
         if self.crop_padding:
             numbers = uniform(self.seed, epoch, batch.indices, _SHIFT, 2)
             images = shift(images, numbers, self.crop_padding)
