@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from project.engine.errors import UserError
 from project.engine.run.processes import StopRequest
+from project.fit import FitCLI
 from tests.distributed.job import CALLBACK, TINY
 from tests.distributed.processes import (
     fork,
@@ -44,6 +46,13 @@ def members(group: int) -> list[int]:
         with contextlib.suppress(ProcessLookupError):
             found += [pid] if os.getpgid(pid) == group else []
     return found
+
+
+def test_processes_that_are_started_again_need_a_name(workplace, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(UserError, match="--max-restarts needs a --name"):
+        FitCLI(TINY)
+    assert list(workplace.iterdir()) == []
 
 
 @pytest.mark.slow

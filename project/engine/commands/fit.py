@@ -1,6 +1,7 @@
 """Workings of ``fit``: a run's folder and callbacks, training or resuming, and one test."""
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,6 +90,8 @@ class FitCommand(Command):
     def before_instantiate_classes(self) -> None:
         """Finds the run's folder, and chooses what depends on it and on the machine."""
         config = self.config
+        if config.name is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
+            raise UserError("--max-restarts needs a --name, by which processes find the run again")
         trainer = config.trainer
         data, model = (config[key].class_path.rpartition(".")[-1] for key in ("data", "model"))
         arch = config.model.init_args.get("arch", model)  # a class of the user's may have none
