@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -29,6 +30,8 @@ from ..run.files import CSV, require_new, whole_file
 from ..run.progress import progress_bar
 from ..training.module import ClassifierModule
 from ..training.predictions import QUIET
+
+_PIPE_CLOSED = 128 + signal.SIGPIPE
 
 Columns = Callable[[Tensor], dict[str, object]]
 """Makes the columns of an image from its probabilities, float32 (classes,), on the CPU."""
@@ -85,6 +88,8 @@ def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -
             if not earlier:
                 writer.rows.writeheader()
             predict()
+    except BrokenPipeError:  # as where head has seen enough
+        return _PIPE_CLOSED
     except SystemExit as end:  # Lightning's code for Ctrl-C is that of unreadable files here
         raise KeyboardInterrupt from end
     if options.embeddings is not None:
