@@ -109,7 +109,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 def suspects(predictions: Predictions, count: int) -> list[int]:
     """Finds the misclassified images with the least probable labels: likely label errors."""
-    wrong = (~predictions.correct).nonzero().flatten()
+    wrong = (predictions.known & ~predictions.correct).nonzero().flatten()
     order = predictions.label_probability[wrong].argsort(stable=True)
     return wrong[order][:count].tolist()
 

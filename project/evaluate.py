@@ -81,19 +81,22 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         predictions = self.model.predictions
         if predictions is None:
             raise UserError("--output_predictions needs a model whose steps measure with indices")
-        correct = predictions.correct.tolist()
+        known, correct = predictions.known.tolist(), predictions.correct.tolist()
         confidence = predictions.confidence.numpy()  # float32, which has the shortest text
         with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
-            for at in range(len(correct)):
-                row = {
-                    "path": predictions.path(at),
-                    "label": self.model.label_names(predictions.predicted[at]),
-                    "confidence": confidence[at],
-                    "true_label": self.model.label_names(predictions.labels[at]),
-                    "correct": json.dumps(correct[at]),
-                }
+            for at in range(len(known)):
+                row: dict[str, object] = {"path": predictions.path(at)}
+                if known[at]:
+                    row |= {
+                        "label": self.model.label_names(predictions.predicted[at]),
+                        "confidence": confidence[at],
+                        "true_label": self.model.label_names(predictions.labels[at]),
+                        "correct": json.dumps(correct[at]),
+                    }
+                else:
+                    row["error"] = "has no label, or cannot be read as an image"
                 writer.writerow(row)
         self.say(f"  each image's prediction is in {path}\n")
 

@@ -13,7 +13,7 @@ from project.model import ImageClassifier
 
 @dataclass
 class Evaluation(Predictions):
-    """A model's predictions for all images of a split."""
+    """A model's predictions for all images of a split; NaN for unreadable files."""
 
     probabilities: Tensor
     metrics: dict[str, Any]
@@ -23,7 +23,7 @@ class Evaluation(Predictions):
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, probabilities and labels of labelled images; binary, by class, if multi-label."""
         if self.labels.dim() == 1:
-            return self.logits, self.probabilities, self.labels
+            return self.logits[self.known], self.probabilities[self.known], self.labels[self.known]
         known = self.labels >= 0
         logits = torch.stack([torch.zeros_like(self.logits), self.logits], dim=2)
         probabilities = torch.stack([1 - self.probabilities, self.probabilities], dim=2)
@@ -43,6 +43,8 @@ def evaluate_split(
             for test images needs.
     """
     predictions = Predictions.of_split(model, data, split, as_in_use)
+    unknown = ~predictions.known[:, None]
+    predictions.logits = predictions.logits.masked_fill(unknown, float("nan"))
     with torch.inference_mode():
         probabilities = model.probabilities(predictions.logits.to(model.device)).cpu()
     return Evaluation(

@@ -62,7 +62,9 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
         cams = []
     return {
         "reliability": _png_url(reliability_figure(reliability(*test.decisions[1:]))),
-        "abstention": _png_url(abstention_figure(test.confidence, test.correct)),
+        "abstention": _png_url(
+            abstention_figure(test.confidence[test.known], test.correct[test.known])
+        ),
         "mistakes": _describe_images(model, test, wrong),
         "grad_cam": cams,
     }

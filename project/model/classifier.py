@@ -202,8 +202,8 @@ class ImageClassifier(ClassifierModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Returns each image's cross entropy, float32 (N,)."""
-        return F.cross_entropy(logits, labels, reduction="none")
+        """Returns each image's cross entropy, float32 (N,); 0 for labels of -1."""
+        return F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Converts logits to probabilities, float (N, classes), by default by softmax."""

@@ -218,6 +218,17 @@ def test_soft_labels_count_as_the_largest_share_and_those_of_several_classes_are
         assert measure((logits, soft, losses), cls=cls) == measure((logits, labels, losses))
 
 
+@pytest.mark.parametrize("batch", [predictions(10), several()], ids=["one class", "several"])
+def test_images_without_a_label_are_left_out_whatever_their_loss(batch):
+    unknown = torch.arange(200) % 3 == 0
+    unknown[:64] = True
+    spoilt = [field.clone() for field in batch]
+    for field, value in zip(spoilt, (math.nan, -1, math.nan), strict=True):
+        field[unknown] = value
+    parts = zip(*(field.split(64) for field in spoilt), strict=True)  # of the first, none is left
+    assert measure(*parts) == measure(tuple(field[~unknown] for field in batch))
+
+
 @pytest.mark.parametrize("value", [1e-4, 80.0, 1e5, 1e13, 3e38, math.inf, -math.inf, math.nan])
 def test_a_large_loss_is_never_reported_as_another_and_one_that_is_not_finite_shows(value):
     logits, labels, losses = predictions(10)
@@ -231,8 +242,8 @@ def test_added_metrics_measure_the_same_images_and_are_not_merged_by_what_the_fi
     model = model_of(3, Added)
     assert model.monitors()["val/top1"] == "max"
     logits = torch.tensor([[3.0, 2.0, 1.0]]).expand(2, 3)
-    for labels in map(torch.tensor, ([0, 0], [1, 2], [0])):
-        model.measure("val", logits[: len(labels)], labels, torch.zeros(len(labels)))
+    for labels in map(torch.tensor, ([0, 0], [1, 2], [-1, 0], [-1, -1])):
+        model.measure("val", logits, labels, torch.zeros(2))
     results = model.conclude("val")
     recalls = {f"multiclassrecall_{label}": float(label == 0) for label in range(3)}
     assert {name: results[name] for name in recalls} == recalls

@@ -190,7 +190,8 @@ class ClassifierModule(LightningModule):
         """Updates the metrics of a set by a batch.
 
         They take the probabilities and labels, and by name ``logits``, ``losses`` and
-        ``predicted``, the predicted labels. Soft labels are rounded.
+        ``predicted``, the predicted labels. In evaluation, images without a label, -1, such as
+        files that cannot be read, are left out. Soft labels are rounded.
 
         Args:
             split: The set.
@@ -212,7 +213,15 @@ class ClassifierModule(LightningModule):
             labels = labels.argmax(1) if self.has_one_class else labels.round().long()
         if indices is not None and len(indices) == len(labels) and not self.is_fitting:
             self.collected.append(fields_of(self, split, logits, labels, indices))
+        if split != "train":
+            known = (labels if labels.dim() == 1 else labels.amax(1)) >= 0
+            if not known.all():
+                logits = logits[known]
+                labels = labels[known]
+                losses = losses[known]
         self.measured.add(split)
+        if not len(labels):  # torchmetrics' classes accept no empty batch
+            return
         probabilities = self.probabilities(logits)
         predicted = self.predicted(probabilities, split)
         named = {"logits": logits, "losses": losses, "predicted": predicted}

@@ -38,8 +38,8 @@ class Prediction(NamedTuple):
 class Predictions:
     """Predictions for the images of a split, each once, in the order of the dataset, on the CPU.
 
-    If images may have several classes, labels are int64 (N, classes): 1 for each class, -1 for
-    unknown ones.
+    The true label of a file that cannot be read is -1, and its prediction means nothing. If images
+    may have several classes, labels are int64 (N, classes): 1 for each class, -1 for unknown ones.
     """
 
     images: BatchDataset
@@ -58,14 +58,19 @@ class Predictions:
     """float32 (N, classes), or (N, 0) where they were not kept."""
 
     @property
+    def known(self) -> Tensor:
+        """True where an image has a label."""
+        return (self.labels >= 0).view(len(self.labels), -1).any(1)
+
+    @property
     def correct(self) -> Tensor:
         """True where an image is classified correctly, in all classes that are known of it."""
         agreed = (self.predicted == self.labels) | (self.labels < 0)
-        return agreed.view(len(agreed), -1).all(1)
+        return agreed.view(len(agreed), -1).all(1) & self.known
 
     def confident(self, correct: bool, count: int) -> list[int]:
         """Finds the images classified correctly, or wrongly, with the greatest confidence."""
-        positions = (self.correct == correct).nonzero().flatten()
+        positions = (self.known & (self.correct == correct)).nonzero().flatten()
         order = self.confidence[positions].argsort(descending=True, stable=True)
         return positions[order][:count].tolist()
 
@@ -137,12 +142,11 @@ def gathered(trainer: Trainer, batches: Sequence[Sequence[Tensor]]) -> Predictio
         return None
     images = data.splits[data.test_split if trainer.testing else "val"]
     order = fields[0].argsort()
-    with torch.inference_mode(False):  # else autograd could not use them
-        return Predictions(images, *(field[order].cpu() for field in fields))
+    return Predictions(images, *(field[order].cpu() for field in fields))
 
 
 def _probability_of(probabilities: Tensor, labels: Tensor) -> Tensor:
     """Returns the probability of labels, (N,); of several classes, of the least probable one."""
     if labels.dim() == 1:
-        return probabilities.gather(1, labels[:, None])[:, 0]
+        return probabilities.gather(1, labels.clamp(min=0)[:, None])[:, 0]
     return torch.where(labels > 0, probabilities, 1 - probabilities).where(labels >= 0, 1).amin(1)
