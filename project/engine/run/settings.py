@@ -1,7 +1,7 @@
-"""What a checkpoint names: nothing in the file chooses what is imported."""
+"""What a checkpoint names: nothing in the file chooses what is imported, or fills the memory."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from functools import partial
 from inspect import Parameter, signature
@@ -19,6 +19,8 @@ _NAMING = (str, list, tuple, dict)  # what a parser might import something by
 _CONTAINERS = (list, dict, tuple, Union, UnionType)
 _INERT = (*_PLAIN, list, dict, tuple, Any, object, ...)
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_LARGEST_ARGUMENT = 2**16
+"""The largest depth, width or size; above it, even lists of a constructor's take long."""
 _ROOM = 10**7
 """Numbers that a network may have beside a checkpoint's, for what its constructor replaces."""
 _OVERHEAD = 1000
@@ -125,21 +127,28 @@ def _leaves(value: object) -> Iterator[object]:
 
 
 @contextmanager
-def limited_by(weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Stops a network from being built that is far larger than a checkpoint's weights.
+def limited_by(
+    weights: Mapping[str, Tensor], class_names: Sized, arguments: object = None, channels: int = 0
+) -> Iterator[None]:
+    """Stops a model from being built that is far larger than a checkpoint's weights.
 
     A parameter is counted before it is initialised, and so before it takes time and memory.
     """
+    refusal = UserError(
+        "the checkpoint describes a network that is far larger than its weights; it was changed"
+    )
+    sides = [max(value.shape, default=1) for value in weights.values()]
+    numbers = [leaf for leaf in _leaves(arguments) if isinstance(leaf, int | float)]
+    is_sound = max(len(class_names), channels) <= max(sides, default=0)
+    if not is_sound or max(numbers, default=0) > _LARGEST_ARGUMENT:
+        raise refusal
     left = _ROOM + sum(_OVERHEAD + 2 * value.numel() for value in weights.values())
 
     def count(_module: nn.Module, _name: str, parameter: nn.Parameter) -> None:
         nonlocal left
         left -= _OVERHEAD + (0 if is_lazy(parameter) else parameter.numel())
         if left < 0:
-            raise UserError(
-                "the checkpoint describes a network that is far larger than its weights; it was"
-                " changed"
-            )
+            raise refusal
 
     hook = register_module_parameter_registration_hook(count)
     try:

@@ -112,7 +112,8 @@ def opened(
         unchecked = None if "arch_args" in arguments else options.get("arch_args")
         options["arch"] = network_of_file(str(options["arch"]), unchecked)
     weights = checkpoint["state_dict"]
-    with limited_by(weights):
+    channels = len(options["preprocessing"]["mean"])
+    with limited_by(weights, options.get("class_names", ()), options.get("arch_args"), channels):
         model = model_class(**options)
     state = model.state_dict()  # it knows the versions of its modules
     for name in [name for name in state if not name.startswith(_OF_LOSS)]:
