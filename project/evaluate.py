@@ -96,7 +96,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
                         "correct": json.dumps(correct[at]),
                     }
                 else:
-                    row["error"] = "has no label, or cannot be read as an image"
+                    row["error"] = "has no label"
                 writer.writerow(row)
         self.say(f"  each image's prediction is in {path}\n")
 

@@ -1,5 +1,6 @@
 """The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
+import os
 import re
 import shutil
 from html import unescape
@@ -60,8 +61,12 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     make_folder(root / "train", dict.fromkeys(names, 5))
     make_folder(root / "test", dict.fromkeys(names, 3))
     (tmp_path / "link").symlink_to(root / "train")
+    shutil.copytree(root / "train", tmp_path / "hard", copy_function=os.link)
     options = [f"{checkpoint}", "--split=all", "--data.num_workers=0", "--data.batch_size=8"]
-    for data in ([], [f"--data={root}/../images/"], [f"--data={tmp_path / 'link'}"]):
+    others = [
+        f"--data={data}" for data in (f"{root}/../images/", tmp_path / "link", tmp_path / "hard")
+    ]
+    for data in ([], *([other] for other in others)):
         with pytest.raises(UserError, match="some of these images are those it was trained on"):
             evaluate(*options, *data)
     cli = evaluate(*options, f"--data={root / 'test'}")

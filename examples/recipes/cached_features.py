@@ -1,6 +1,7 @@
 """Training the head alone on features that a frozen backbone computes once for each image.
 
-python -m project.fit --model.freeze backbone --data.flip false --data.crop_scale null \
+python -m project.fit --data FOLDER --data.flip false --data.crop_scale null \
+    --model.weights DEFAULT --model.freeze backbone \
     --trainer.callbacks+=examples.recipes.cached_features.CachedFeatures
 """
 

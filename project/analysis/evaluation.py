@@ -13,7 +13,7 @@ from project.model import ImageClassifier
 
 @dataclass
 class Evaluation(Predictions):
-    """A model's predictions for all images of a split; NaN for unreadable files."""
+    """A model's predictions for all images of a split; NaN for those without a label."""
 
     probabilities: Tensor
     metrics: dict[str, Any]

@@ -32,11 +32,14 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
         if isinstance(output, Tensor) and output.requires_grad:
             outputs.append(output)
 
+    # a frozen network has no gradients unless its input requires one
+    def require_gradient(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return args[0].detach().requires_grad_(), *args[1:]
+
     model.eval()
-    x = model.normalization(images.to(model.device), like=next(model.network.parameters()))
-    with torch.enable_grad(), register_module_forward_hook(keep):
-        # a frozen network has no gradients unless its input requires one
-        score = model.network(x.requires_grad_()).amax(1).sum()
+    of_input = model.network.register_forward_pre_hook(require_gradient)
+    with torch.enable_grad(), of_input, register_module_forward_hook(keep):
+        score = model(images.to(model.device)).amax(1).sum()
         gradients = torch.autograd.grad(score, outputs, allow_unused=True)
     for output, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
         if gradient is None:

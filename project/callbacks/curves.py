@@ -81,10 +81,10 @@ class ImagesPerSecond(Callback):
 
 
 class LearningRate(Callback):
-    """Logs ``learning_rate``, the first parameter group's, which is the head's.
+    """Logs ``learning_rate``, the first parameter group's.
 
-    With ``--model.layer_decay``, the others are fixed shares of it. Lightning's monitor draws a
-    curve for each group, and refuses a run without a logger.
+    With ``--model.layer_decay``, that is the head's, and the others are fixed shares of it.
+    Lightning's monitor draws a curve for each group, and refuses a run without a logger.
     """
 
     def on_before_optimizer_step(

@@ -35,7 +35,7 @@ class MetricsCSV(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begins the epoch's row with the metrics of its validation."""
-        if not trainer.sanity_checking:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._update(trainer, trainer.current_epoch + 1, of_validation=True)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

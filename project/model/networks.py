@@ -74,7 +74,10 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
         return partial(_timm_network, timm_name(arch))
     if is_path(arch):
         module, _, name = arch.rpartition(".")
-        builder: Callable[..., nn.Module] | None = getattr(import_module(module), name, None)
+        try:
+            builder: Callable[..., nn.Module] | None = getattr(import_module(module), name, None)
+        except ModuleNotFoundError as error:
+            raise UserError(f"--model.arch: {arch} cannot be imported ({error})") from error
         if builder is not None:
             return builder
     raise _unknown(arch)
@@ -136,7 +139,8 @@ def _unknown(arch: str) -> UserError:
         import timm
 
         names += [TIMM + name for name in timm.list_models()]
-    nearest = get_close_matches(arch, names)
+    longer = [name for name in names if name.startswith((arch, TIMM + arch))]
+    nearest = longer[:8] or get_close_matches(arch, names)
     advice = "name your own with its module, as in my_module.MyNet"
     if nearest:
         advice = f"did you mean {' or '.join(nearest)}?"
@@ -182,6 +186,8 @@ def detect_memory_format(
     the other. Lazy layers are initialised; nothing else changes.
     """
     network.eval()
+    like = next(network.parameters(), images)
+    images = images.to(like.device, like.dtype)
     layout = torch.channels_last
     problem = (
         f"--model.arch: {arch} does not accept images of {images.shape[-1]} pixels; choose another"
@@ -200,5 +206,7 @@ def detect_memory_format(
             f"--model.arch: {arch} must return logits of shape (2, {num_classes}), got"
             f" {shape or type(logits).__name__}"
         )
-    network.to(memory_format=layout)
+    for parameter in network.parameters():  # not buffers, which may be taken by a view
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.to(memory_format=layout)
     return layout

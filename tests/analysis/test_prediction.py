@@ -46,7 +46,9 @@ def by_formula(model, layer, to_map):
     ),
     ids=["resnet", "squeezenet", "vision transformer", "swin"],
 )
-def test_grad_cam_is_that_of_the_last_layer_with_places_of_any_network(build, layer, to_map):
+def test_grad_cam_is_that_of_the_last_layer_with_places_of_any_network(
+    build, layer, to_map, monkeypatch
+):
     torch.manual_seed(1)
     model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch="resnet9_slim").eval()
     model.network = build().eval()
@@ -56,4 +58,6 @@ def test_grad_cam_is_that_of_the_last_layer_with_places_of_any_network(build, la
     expected = by_formula(model, model.network.get_submodule(layer), to_map)
     model.network.requires_grad_(False)  # a frozen network is explained, too
     torch.testing.assert_close(grad_cam(model, IMAGES), expected, rtol=1e-3, atol=1e-4)
+    monkeypatch.setattr(model, "forward", lambda images: type(model).forward(model, 255 - images))
+    torch.testing.assert_close(grad_cam(model, 255 - IMAGES), expected, rtol=1e-3, atol=1e-4)
     assert not any(module._forward_hooks for module in model.network.modules())

@@ -44,6 +44,7 @@ def test_a_run_without_validation_ends_with_its_last_weights_and_claims_no_choic
     workplace, capsys, caplog
 ):
     small("--trainer.check_val_every_n_epoch=5", "--trainer.enable_model_summary=true")
+    assert [row["epoch"] for row in rows(RUN / "metrics.csv")] == ["1", "2"]
     assert read_json(RUN / "metrics.json")["selection"] is None
     assert "best.ckpt (step 8, the last)" in capsys.readouterr().out
     assert "Trainable params" in caplog.text

@@ -180,3 +180,6 @@ def test_new_images_are_labelled_by_the_classes_of_a_checkpoint_and_may_lack_som
     assert data.class_names == ["tulip", "daisy", "rose"]
     assert data.splits["all"].labels.tolist() == [2] * 4
     assert data.layout.endswith("no all images of tulip and daisy")
+    data.expect_classes(["rose", "daisy"], "other.ckpt")
+    data.setup("test")
+    assert data.splits["all"].labels.tolist() == [0] * 4

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
@@ -98,6 +99,8 @@ def test_a_checkpoint_names_the_transforms_and_holds_plain_numbers(workplace):
     checkpoint = load(workplace / "runs/run/checkpoints/last.ckpt")  # with weights_only=True
     options = checkpoint["datamodule_hyper_parameters"]
     assert (options["class_balance"], options["mean"]) == (0.5, [0.4, 0.5, 0.6])
+    data: Any = NoiseDataModule(class_balance=np.float64(0.5))
+    assert type(data.hparams["class_balance"]) is float
     augment = "RandAugment(interpolation=nearest, num_ops=2, magnitude=5, num_magnitude_bins=31)"
     transforms = checkpoint["about"]["transforms"]["train_transforms"]
     assert transforms == [augment, "<function of_numpy>"]

@@ -79,6 +79,7 @@ class Tiny(nn.Module):
         self.convolution = nn.Conv2d(3, 4, 3, stride=2)
         self.norm = nn.BatchNorm2d(4)
         self.head = nn.LazyLinear(num_classes)
+        self.cube = nn.Conv3d(1, 1, 1)  # whose weight has neither format
 
     def forward(self, x: Tensor):
         return self.head(self.norm(self.convolution(x)).view(len(x), -1))
@@ -93,6 +94,8 @@ def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_
     assert network.head.weight.shape == (5, 4 * 7 * 7)
     assert (network.training, network.norm.num_batches_tracked) == (True, 0)
     assert list(head(network, 5)) == ["head"]
+    half = nn.Sequential(nn.Conv2d(3, 5, 8), nn.Flatten()).bfloat16()
+    assert detect_memory_format(half, "half", 5, torch.zeros(2, 3, 8, 8)) is torch.channels_last
     with pytest.raises(UserError, match="no linear or convolutional layer with 9 outputs"):
         head(network, 9)
 

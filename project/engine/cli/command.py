@@ -320,8 +320,9 @@ def require_supported(trainer: Trainer) -> None:
 def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     """Refuses data without batches, no test, and callbacks that would spoil a run's checkpoints."""
     data.require_usable(trainer.world_size)
-    limit = trainer.limit_test_batches
-    require(limit != 0, "--trainer.limit_test_batches", limit, "above 0")
+    for option in ("limit_test_batches", "check_val_every_n_epoch", "val_check_interval"):
+        # a time between validations is no attribute of that name
+        require(getattr(trainer, option, 1) != 0, f"--trainer.{option}", 0, "above 0")
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     for kind, advice in _NOT_RESUMABLE.items():
         if any(isinstance(callback, kind) for callback in callbacks):

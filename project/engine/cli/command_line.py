@@ -44,6 +44,8 @@ MODEL_BASES: Bases = {
     "model.lr_scheduler": LRScheduler,
 }
 _CLASS_KEYS = ("data", "model", *MODEL_BASES, *TRAINER_BASES)
+_PATTERNS = ("data.group", "data.label_from")
+"""Options whose value is text, even if it looks like a list, as ``[a-z]``."""
 _GROUPS = ("data", "model", "trainer", "callbacks")
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
 _NO_CLASS = re.compile(r"(null|true|false)$|\[")
@@ -54,7 +56,7 @@ class CommandLine:
 
     Attributes:
         words: Each option with its value as one word, and positional arguments.
-        configs: The configs, and as the last one the classes of flags.
+        configs: The configs, and as the last one the classes and patterns of flags.
         flags: The other words.
     """
 
@@ -72,6 +74,8 @@ class CommandLine:
                 self.configs.append(read_config(value))
             elif word.startswith("--") and key in _CLASS_KEYS and not _NO_CLASS.match(value):
                 texts[key] = read_yaml(value, option) if value.startswith("{") else value
+            elif key in _PATTERNS and value != "null":
+                texts[key] = value
             else:
                 if option.endswith("+"):  # jsonargparse would hide an error of the module
                     _imported(value)

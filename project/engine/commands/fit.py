@@ -162,8 +162,9 @@ class FitCommand(Command):
             return
         if trainer.local_rank == 0:  # before the run's folder exists: a failed download leaves none
             data.prepare_data()
+        resume = self._open_run()
         try:
-            self._train_and_test(self._open_run())
+            self._train_and_test(resume)
         except BaseException as error:
             self._say_how_to_resume(error)
             raise

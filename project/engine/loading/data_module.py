@@ -84,12 +84,9 @@ class ImageDataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
-        self.hparams.update(
-            # with plain numbers for jsonargparse's, as weights_only requires
-            apply_to_collection(
-                dict(self.hparams), (int, float), lambda number: +number, wrong_dtype=bool
-            )
-        )
+        # plain numbers for jsonargparse's and NumPy's, as weights_only requires
+        options = apply_to_collection(dict(self.hparams), int, int, wrong_dtype=bool)
+        self.hparams.update(apply_to_collection(options, float, float))
         self.batch_size = batch_size
         self.class_balance = class_balance
         self.split_seed = split_seed
@@ -103,6 +100,7 @@ class ImageDataModule(LightningDataModule, ABC):
                 values,
                 f"{self.channels} numbers, one for each channel",
             )
+        require(0 not in self.std, "--data.std", self.std, "above 0")
         self.num_workers = num_workers
         self.prefetch_factor = prefetch_factor
         self.train_transforms = [*(train_transforms or ())]

@@ -52,6 +52,7 @@ class ImageFilesDataModule(ResizedDataModule):
     """
 
     table_class = Table
+    """What lists the files of a table, for a subclass that has one."""
 
     def __init__(
         self,
@@ -116,11 +117,17 @@ class ImageFilesDataModule(ResizedDataModule):
         """Labels images by the classes of a checkpoint, of which some may not occur."""
         self.expected_classes = [*names]
         self._expected_by = source
+        self._forget()
 
     def test_on_all(self) -> None:
         """Lets a test measure all images together, of data that nothing was trained on."""
         self.test_split = "all"
+        self._forget()
+
+    def _forget(self) -> None:
         self._files = []
+        self._rows = None
+        self.splits = {}
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -225,8 +232,7 @@ class ImageFilesDataModule(ResizedDataModule):
                 self.seed,
                 cache=cache,
             )
-        self._files = []  # the datasets have them in few bytes
-        self._rows = None
+        self._forget()  # the datasets have the files in few bytes
         return datasets
 
     def _without(self, broken: Mapping[str, str]) -> list[ImageFile]:

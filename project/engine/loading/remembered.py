@@ -1,7 +1,7 @@
 """The data that a checkpoint was trained on; the file chooses nothing that is imported."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from inspect import signature
 from typing import Any
 
@@ -63,8 +63,14 @@ def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
         return None
     if not data.images_root.is_dir():
         return False
-    trained = {os.path.realpath(file.path) for file in files if file.split == "train"}
-    return not trained.isdisjoint(os.path.realpath(file.path) for file in data.files())
+    trained = _identities(file.path for file in files if file.split == "train")
+    return not trained.isdisjoint(_identities(file.path for file in data.files()))
+
+
+def _identities(paths: Iterable[str]) -> set[tuple[int, int]]:
+    """Returns the device and inode of each file that is there."""
+    facts = [os.stat(path) for path in paths if os.path.exists(path)]
+    return {(fact.st_dev, fact.st_ino) for fact in facts}
 
 
 def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:

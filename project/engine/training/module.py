@@ -190,8 +190,8 @@ class ClassifierModule(LightningModule):
         """Updates the metrics of a set by a batch.
 
         They take the probabilities and labels, and by name ``logits``, ``losses`` and
-        ``predicted``, the predicted labels. In evaluation, images without a label, -1, such as
-        files that cannot be read, are left out. Soft labels are rounded.
+        ``predicted``, the predicted labels. In evaluation, images without a label, -1,
+        are left out. Soft labels are rounded.
 
         Args:
             split: The set.

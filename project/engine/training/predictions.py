@@ -38,8 +38,8 @@ class Prediction(NamedTuple):
 class Predictions:
     """Predictions for the images of a split, each once, in the order of the dataset, on the CPU.
 
-    The true label of a file that cannot be read is -1, and its prediction means nothing. If images
-    may have several classes, labels are int64 (N, classes): 1 for each class, -1 for unknown ones.
+    A true label that is unknown is -1. If images may have several classes, labels are int64 (N,
+    classes): 1 for each class, -1 for unknown ones.
     """
 
     images: BatchDataset
