@@ -39,7 +39,7 @@ def parser() -> CommandParser:
         " on it, with code 1 if it would refuse it.",
         epilog="example: python -m project.check_data path/to/folder --output report.json",
     )
-    parser.add_argument("data", type=str, help="A folder or a CSV, as --data of fit takes it.")
+    parser.add_argument("source", type=str, help="A folder or a CSV, as --data of fit takes it.")
     parser.add_argument("--output", type=Path_fc, help="A JSON file for everything that was found.")
     for name, (kind, text) in _OF_DATA.items():
         parser.add_argument(f"--{name}", type=kind, help=text)
@@ -64,7 +64,7 @@ def main(options: Namespace) -> int:
 
 def check(options: Namespace) -> dict[str, Any]:
     """Surveys the data; ``refusal`` is None, or why ``fit`` would refuse it."""
-    facts: dict[str, Any] = {"data": options.data, "refusal": None}
+    facts: dict[str, Any] = {"data": options.source, "refusal": None}
     try:
         _survey(options, facts)
     except UserError as error:  # whose options have shorter names here
@@ -80,21 +80,21 @@ def _survey(options: Namespace, facts: dict[str, Any]) -> None:
     from project.engine import ImageFilesDataModule, survey
 
     given = {name: options[name] for name in _OF_DATA if options[name] is not None}
-    path = Path(options.data).expanduser()
+    path = Path(options.source).expanduser()
     data: ImageFilesDataModule
     if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
-        data = CSVDataModule(options.data, **given)
+        data = CSVDataModule(options.source, **given)
     elif of_tables := given.keys() & _OF_TABLES:
-        raise UserError(f"--{min(of_tables)} requires a CSV, but '{options.data}' is none")
+        raise UserError(f"--{min(of_tables)} requires a CSV, but '{options.source}' is none")
     else:
-        data = FolderDataModule(options.data, **given)
+        data = FolderDataModule(options.source, **given)
     files = data.files()
     facts |= survey(data.images_root, files, data.bands) | {"layout": data.layout}
     images = sum(file.split == "train" for file in files)
     if images < data.batch_size:
         given["batch_size"] = max(1, images // 2)
     flags = [f"--data.{name} {shlex.quote(str(value))}" for name, value in given.items()]
-    facts["flags"] = " ".join([f"--data {shlex.quote(options.data)}", *flags])
+    facts["flags"] = " ".join([f"--data {shlex.quote(options.source)}", *flags])
     if unreadable := facts["unreadable"]:
         raise UserError(
             f"{len(unreadable):,} of {facts['images']:,} files cannot be read as images; repair or"

@@ -113,7 +113,7 @@ def columns(
     for place, position in enumerate(order[: options.top_k], 1):
         suffix = f"_{place}" if place > 1 else ""
         row |= {f"label{suffix}": names[position], f"confidence{suffix}": shares[position]}
-    if shares[order[0]] < options.abstain:
+    if not shares[order[0]] >= options.abstain:  # nan, too
         row["label"] = None
     if not model.has_one_class:
         row["labels"] = model.label_names(predicted)

@@ -69,6 +69,10 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     for data in ([], *([other] for other in others)):
         with pytest.raises(UserError, match="some of these images are those it was trained on"):
             evaluate(*options, *data)
+    with pytest.raises(UserError, match="--split test: some of these images are those it was"):
+        evaluate(
+            f"{checkpoint}", f"--data={root / 'train'}", "--data.test_fraction=0.5", *options[2:]
+        )
     cli = evaluate(*options, f"--data={root / 'test'}")
     measured = read_json(tmp_path / "alone.all.metrics.json")
     count = right(cli.model, sorted((root / "test").rglob("*.*")))

@@ -119,6 +119,9 @@ def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(work
     printed = capsys.readouterr().err
     assert not re.search("the data has changed|from here on", printed)
     Path("images/train/red/3.jpg").unlink()
+    for other in ("--data.split_seed=1", "--data.image_size=48"):
+        with pytest.raises(UserError, match=f"{other[:15]}.* cannot change"):
+            small(other, data=data)
     small("--data.cutout=4", "--data.class_balance=1", data=data)
     printed = capsys.readouterr().err
     assert "the data has changed since this run was stopped, from {'train': 16" in printed

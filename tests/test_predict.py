@@ -233,6 +233,7 @@ def test_ctrl_c_keeps_the_rows(checkpoint, photos, workplace):
     (["--output=no/folder.csv"], "parent directory does not exist"),
     (["--resume"], "--resume needs --output"),
     (["--resume", "--output=a.csv", "--embeddings=a.npy"], "it cannot continue --embeddings"),
+    (["--output=a.csv", "--embeddings=a.csv"], "must be another file than --output"),
     (["--flips"], "there are no images in"),
 )
 def test_a_mistake_is_one_line(checkpoint, workplace, options, message, capsys):

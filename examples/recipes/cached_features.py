@@ -58,7 +58,8 @@ class CachedFeatures(Callback):
         features = data.splits
         data.splits = self._images
         for split in ("train", "val"):
-            note(f"computing the features of {len(data.splits[split]):,} {split} images, once")
+            if trainer.is_global_zero:
+                note(f"computing the features of {len(data.splits[split]):,} {split} images, once")
             features[split].images = _compute_features(pl_module, data.whole_split(split)).cpu()
         data.splits = features
         pl_module.train()

@@ -42,8 +42,12 @@ class CrossEntropy(nn.Module):
             self.weights = torch.tensor(class_weights, dtype=torch.float32)
 
     def prepare(self, data: Any, class_names: Sequence[str]) -> None:
-        """Computes balanced weights from the data's ``class_counts()``."""
+        """Computes balanced weights from the data's ``class_counts()``, or checks their number."""
         if self.is_balanced:
+            if data is None:
+                raise UserError(
+                    "--model.loss.class_weights balanced needs a data module; or give numbers"
+                )
             counts = data.class_counts()
             missing = [name for name, count in zip(class_names, counts, strict=True) if not count]
             if missing:
@@ -52,6 +56,11 @@ class CrossEntropy(nn.Module):
                     f" {', '.join(missing[:5])}"
                 )
             self.weights = torch.tensor([sum(counts) / (len(counts) * count) for count in counts])
+        elif self.weights is not None and len(self.weights) != len(class_names):
+            raise UserError(
+                f"--model.loss.class_weights must be {len(class_names)} numbers, of the classes"
+                f" {', '.join(class_names[:20])}, in their order, got {len(self.weights)}"
+            )
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns each image's loss, float (N,), for labels (N,) or soft ones (N, classes)."""

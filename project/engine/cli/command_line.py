@@ -72,7 +72,13 @@ class CommandLine:
                 import_modules(value)
             if option in ("-c", "--config"):
                 self.configs.append(read_config(value))
-            elif word.startswith("--") and key in _CLASS_KEYS and not _NO_CLASS.match(value):
+            elif (
+                word.startswith("--")
+                and key in _CLASS_KEYS
+                and not (
+                    _NO_CLASS.match(value) and "." in key  # data and model are always a class
+                )
+            ):
                 texts[key] = read_yaml(value, option) if value.startswith("{") else value
             elif key in _PATTERNS and value != "null":
                 texts[key] = value

@@ -42,7 +42,7 @@ _LIBRARIES = (
     ),
     ("ValueError", r"^(Invalid (learning rate|\w+ value|beta parameter)|Nesterov momentum)", None),
     ("ValueError", "^ `val_check_interval`", None),
-    ("RuntimeError", "weight tensor should be defined either for all", None),  # of classes
+    ("ValueError", "SyncBatchNorm layers only work", None),
     ("UnicodeEncodeError", "surrogates not allowed", "the name of a file is not UTF-8; rename it"),
     ("MisconfigurationException", "^(?!You can't `self)", None),  # which is a bug
     ("RuntimeError", "Early stopping conditioned on", None),
@@ -169,7 +169,12 @@ def quiet_libraries() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # what they print is asked for
-    for name in ("profilers", "callbacks.model_summary", "callbacks.early_stopping"):
+    for name in (
+        "profilers",
+        "callbacks.model_summary",
+        "callbacks.early_stopping",
+        "callbacks.timer",
+    ):
         logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
     for message in _SILENCED:
         warnings.filterwarnings("ignore", message=message)

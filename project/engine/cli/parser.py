@@ -65,12 +65,17 @@ class CommandParser(ArgumentParser):
         """Prints jsonargparse's message in one line, with the closest name, and exits with 2."""
         if not self.exit_on_error:  # the parser of a class within another one
             super().error(message, ex)
+        keys: list[str] = []
         cause: BaseException | None = ex
         while cause is not None:  # the innermost error is about the argument itself
             if isinstance(cause, ArgumentError):
                 message = str(cause)
+            if isinstance(cause, TypeError):
+                keys.extend(re.findall(r'^Parser key "(.+?)":', str(cause)))
             cause = cause.__cause__
         line = " ".join(message.split())
+        if keys:
+            line = f"--{'.'.join(keys)}: {re.sub('^Parser key .+?: ', '', line)}"
         if unknown := re.search(r"(?:arguments: --|[Oo]ption ')([\w.-]+)", line):
             names = self.get_defaults(skip_validation=True).keys()
             nearest = closest(unknown[1], [name.replace("init_args.", "") for name in names])

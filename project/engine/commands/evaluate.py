@@ -34,6 +34,7 @@ class EvaluateCommand(Command):
         if not line.positionals:  # as with --help
             return {}
         self.about = read_checkpoint(line.positionals[-1])[ABOUT]
+        self._changed = any(name.startswith(("data", "split")) for name in {*line.names, *named})
         try:
             cls, self._remembered = remembered_data(self.about)
         except UserError:
@@ -55,19 +56,18 @@ class EvaluateCommand(Command):
         """Adds the checkpoint, the split and the files to write."""
         super().add_arguments_to_parser(parser)
         assert isinstance(parser, ClassParser)
-        option = parser.add_argument
-        option(
+        parser.add_argument(
             "checkpoint", type=str, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
         )
         parser.add_import()
-        option(
+        parser.add_argument(
             "--split",
             type=Literal["val", "test", "all"],
             default="test",
             help="Images to measure on: val, test, or all of a folder or CSV that it was not trained"
             " on.",
         )
-        option(
+        parser.add_argument(
             "--output",
             type=Path_fc,
             help="A JSON file for the metrics, by default beside the checkpoint.",
@@ -85,7 +85,10 @@ class EvaluateCommand(Command):
         split = self.config.split
         self._require_fitting_data()
         if split == "all":
-            self._take_all()
+            if not isinstance(self.datamodule, ImageFilesDataModule):
+                raise UserError("--split all takes image files; name a folder or a CSV with --data")
+            self.datamodule.test_on_all()
+        self._require_unseen(split)
         measure = self.trainer.validate if split == "val" else self.trainer.test
         measure(self.model, datamodule=self.datamodule, verbose=False)
         if not self.trainer.is_global_zero:
@@ -118,19 +121,18 @@ class EvaluateCommand(Command):
                     f" {value}"
                 )
 
-    def _take_all(self) -> None:
-        """Measures all images of a data module of files, unless it was trained on some of them."""
+    def _require_unseen(self, split: str) -> None:
+        """Refuses images that it was trained on, which other options of the data may have cut."""
         data = self.datamodule
-        if not isinstance(data, ImageFilesDataModule):
-            raise UserError("--split all takes image files; name a folder or a CSV with --data")
-        data.test_on_all()
-        was_seen = was_trained_on(self.about, data)
+        if not (self._changed and isinstance(data, ImageFilesDataModule)):
+            return
+        was_seen = was_trained_on(self.about, data, split)
         if was_seen:
             raise UserError(
-                "--split all: some of these images are those it was trained on; name others with"
-                " --data"
+                f"--split {split}: some of these images are those it was trained on; name others"
+                " with --data, or leave out options that cut other sets"
             )
-        if was_seen is None:
+        if was_seen is None and split == "all":
             self.note("the images of training are not here, so these may be among them")
 
 

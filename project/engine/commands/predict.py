@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from ..cli.command import ExactTrainer
 from ..cli.entry import quiet_libraries
-from ..errors import UserError, note, printable
+from ..errors import UserError, note, printable, require
 from ..loading.data_module import ImageDataModule
 from ..loading.files import FileDataset, why_unreadable
 from ..loading.scan import image_paths, listed_paths, spelt
@@ -70,6 +70,12 @@ def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -
         )
     require_new("--output", output, options.overwrite or options.resume)
     require_new("--embeddings", options.embeddings, options.overwrite)
+    require(
+        output is None or options.embeddings != output,
+        "--embeddings",
+        output,
+        "another file than --output",
+    )
     paths = _listed(options, model)
     header = ["path", *columns(torch.zeros(len(model.class_names))), "error"]
     earlier = resume_rows(output, header) if options.resume and os.path.exists(output) else []

@@ -31,7 +31,7 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
     options = {
         name: value
         for name, value in plain_options(data["init_args"], data_class).items()
-        if name not in ("cache", "num_workers")
+        if name not in ("cache", "num_workers", "prefetch_factor")
     }
     return data_class, options
 
@@ -52,8 +52,8 @@ def require_datasets(about: About, given: Collection[str]) -> None:
             )
 
 
-def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
-    """Returns True if any of these images were trained on, by whatever path; None if unknown."""
+def was_trained_on(about: About, data: ImageFilesDataModule, split: str) -> bool | None:
+    """Returns True if images of a split were trained on, by whatever path; None if unknown."""
     try:
         data_class, options = remembered_data(about)
         if not issubclass(data_class, ImageFilesDataModule):
@@ -64,7 +64,8 @@ def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
     if not data.images_root.is_dir():
         return False
     trained = _identities(file.path for file in files if file.split == "train")
-    return not trained.isdisjoint(_identities(file.path for file in data.files()))
+    measured = _identities(file.path for file in data.files() if file.split == split)
+    return not trained.isdisjoint(measured)
 
 
 def _identities(paths: Iterable[str]) -> set[tuple[int, int]]:

@@ -109,5 +109,5 @@ def image_paths(
 
 def listed_paths(stream: BinaryIO) -> list[str]:
     """Reads paths, one a line; or with NUL between them, as ``find -print0`` writes them."""
-    text = stream.read()
+    text = stream.read().replace(b"\r\n", b"\n")
     return [os.fsdecode(path) for path in text.split(b"\0" if b"\0" in text else b"\n") if path]

@@ -21,6 +21,11 @@ PREVIOUS = "previous.ckpt"
 
 _DECISIVE = ("model", "data", "seed_everything", "monitor", "mode")
 _MAY_CHANGE = ("model.weights", "model.compile")
+# of the data: other splits would test images that were trained on, other sizes compare two tasks
+_OF_SPLITS = ("split_seed", "val_fraction", "test_fraction", "group", "label_from", "folds", "fold")
+_OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
+# batches of another size would repeat or skip images of an epoch
+_FIXED = {"data", *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES))}
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
 
 
@@ -59,8 +64,7 @@ class RunFolder:
             if not is_decisive or value == before.get(name, value):
                 continue
             change = f"--{name} is {value}, not {before[name]}"
-            # batches of another size would repeat or skip images of an epoch
-            if not name.startswith(("data", "seed")) or name == "data.batch_size":
+            if not name.startswith(("data", "seed")) or name in _FIXED:
                 raise UserError(
                     f"{change}, which cannot change when the run '{self.path}' resumes; to change"
                     f" it, start another: --model.weights {self.last} --name another"

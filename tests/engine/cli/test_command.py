@@ -203,11 +203,11 @@ extra -> unrecognized arguments: extra
 --model.loss=my_own -> there is no Module 'my_own'; your own is my_module.MyClass
 --model.optimizer=torch.optim.Adamw -> there is no Optimizer 'torch.optim.Adamw'; did you mean AdamW?
 --data=FolderDataModule -> the following arguments are required: root
---data.batch_size=many -> "batch_size": Not of type PositiveInt
---data.batch_size=null -> "batch_size": Not of type PositiveInt
+--data.batch_size=many -> --data.batch_size: Not of type PositiveInt
+--data.batch_size=null -> --data.batch_size: Not of type PositiveInt
 --model.lr_scheduler=null -> expects a function or a callable class
---model.loss.label_smoothing=1.5 -> "label_smoothing": Not of type ClosedUnitInterval: 1.5
---trainer.limit_val_batches=many -> "trainer.limit_val_batches": Does not
+--model.loss.label_smoothing=1.5 -> --model.loss.label_smoothing: Not of type ClosedUnitInterval: 1.5
+--trainer.limit_val_batches=many -> --trainer.limit_val_batches: Does not
 --config={{model: {{class_names: [a]}}}} -> --model.class_names cannot be given: it follows from data
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
 --config={{trainer: {{max_epocs: 3}}}} -> 'max_epocs'; did you mean --trainer.max_epochs?
@@ -215,7 +215,7 @@ extra -> unrecognized arguments: extra
 --trainer.limit_test_batches=0 -> --trainer.limit_test_batches must be above 0
 --trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir must be a folder of this machine
 --trainer.default_root_dir=/dev/null -> Not a directory: '/dev/null/
---seed_everything=-1 -> "seed": Not of type NonNegativeInt
+--seed_everything=-1 -> --data.seed: Not of type NonNegativeInt
 --trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy -> does not keep all weights on each device; use ddp
 --trainer.strategy=ddp_spawn -> forked or spawned processes cannot hand their metrics back; use ddp
 --trainer.accelerator=gpuu -> gpuu
@@ -229,7 +229,7 @@ extra -> unrecognized arguments: extra
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best -> would write best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best --trainer.callbacks.dirpath=runs/x/checkpoints --name=x -> best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_last=true -> would write last.ckpt
---callbacks.last_checkpoint.every_minutes=0 -> "every_minutes": Not of type PositiveFloat
+--callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes: Not of type PositiveFloat
 --data.std=[1] -> --data.std must be 3 numbers
 --model.freeze=backbone -> --model.freeze needs --model.weights
 --model.weights={"n" * 300} -> File name too long: 'nnn
@@ -271,13 +271,13 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
 
 @cases(
     "command args answer",
-    (EvaluateCLI, [], '"checkpoint": Expected a'),
+    (EvaluateCLI, [], "--checkpoint: Expected a"),
     (
         report.parser().parse_args,
         ["x", "--data.root=x"],
         "unrecognized arguments: --data.root=x; did you mean --root?",
     ),
-    (check_data.parser().parse_args, [], "the following arguments are required: data"),
+    (check_data.parser().parse_args, [], "the following arguments are required: source"),
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)
