@@ -34,7 +34,8 @@ class ImageClassifier(ClassifierModule):
 
     Train it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any
     loader of pairs: images, uint8 (N, 3, height, width), and labels, int64 (N,). Such a loader
-    decides on order and augmentation itself. A subclass overrides ``loss``, or, for a loss on
+    decides on order and augmentation itself; on several devices, Lightning makes it repeat some
+    images, so that each has as many. A subclass overrides ``loss``, or, for a loss on
     features, ``training_step`` (examples/center_loss.py). All its parameters are trained.
 
     Args:
