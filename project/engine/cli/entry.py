@@ -169,12 +169,7 @@ def quiet_libraries() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # what they print is asked for
-    for name in (
-        "profilers",
-        "callbacks.model_summary",
-        "callbacks.early_stopping",
-        "callbacks.timer",
-    ):
+    for name in ("profilers", "callbacks.model_summary", "callbacks.early_stopping"):
         logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
     for message in _SILENCED:
         warnings.filterwarnings("ignore", message=message)
