@@ -57,8 +57,9 @@ def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -
         head: Any = model.network_head
         head.register_forward_pre_hook(lambda _, inputs: writer.seen.append(inputs[0]))
     trainer = ExactTrainer(**options.trainer, **QUIET, callbacks=[writer])
-    batch_size = options.batch_size * trainer.world_size
-    files = NamedFiles(model.preprocessing, batch_size, options.num_workers)
+    files = NamedFiles(
+        model.preprocessing, options.batch_size * trainer.world_size, options.num_workers
+    )
     predict = partial(trainer.predict, model, datamodule=files, return_predictions=False)
     if not trainer.is_global_zero:
         predict()
@@ -84,10 +85,9 @@ def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -
     writer.unreadable = sum(row[-1] != "" for row in earlier)
     # unlike print, a descriptor tells of a closed pipe
     target = output or sys.stdout.fileno()
-    mode = "a" if earlier else "w"
     try:
         with (
-            open(target, mode, buffering=1, closefd=target is output, **CSV) as file,
+            open(target, "a" if earlier else "w", 1, closefd=target is output, **CSV) as file,
             progress_bar(len(paths), len(earlier)) as writer.bar,
         ):
             writer.rows = csv.DictWriter(file, header, lineterminator="\n")

@@ -301,9 +301,7 @@ class ImageDataModule(LightningDataModule, ABC):
             self.workers(split),
             self.prefetch_factor,
             sampler=sampler,
-            pin_memory=(
-                self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-            ),
+            pin_memory=self.pins_memory(),
         )
         loader.before_batch = self._seed_batch
         return loader
@@ -322,6 +320,10 @@ class ImageDataModule(LightningDataModule, ABC):
                 else (Purpose.EVALUATION, self.seed, number)
             )
             seed_generators(derived_seed(*place, self.world[1]), self.trainer.strategy.root_device)
+
+    def pins_memory(self) -> bool:
+        """Returns True if batches are put where a GPU can fetch them by itself."""
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
     def workers(self, split: str = "train") -> int:
         """The number of processes that load images for this device."""
