@@ -66,6 +66,8 @@ class HuggingFaceDataModule(TorchDatasetModule):
         labels = labels or [name for name in columns if name != image]
         label = _chosen(columns, "label_column", self.label_column, labels)
         values = sorted(value for value in train.unique(label) if value is not None)
+        if all(str(value).isdecimal() for value in values):  # numbers as text, by their value
+            values.sort(key=int)
         classes = {value: str(value) for value in values}
         if isinstance(columns[label], ClassLabel):
             classes = dict(enumerate(columns[label].names))
@@ -121,6 +123,10 @@ def _opened(name: str, subset: str | None) -> "Dataset | DatasetDict":
         if any((folder / written).is_file() for written in ("dataset_dict.json", "state.json")):
             return datasets.load_from_disk(folder)
         return datasets.load_dataset(str(folder) if folder.is_dir() else name, subset)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f'--data hf:{name}: {error}; pip install --editable ".[datasets]"'
+        ) from error
     except (OSError, RuntimeError, ValueError) as error:  # gone, of a script, or damaged
         raise UserError(f"--data hf:{name}: {' '.join(str(error).split())}") from error
 

@@ -1,5 +1,6 @@
 """Data sets of Hugging Face, made on the spot: served as files are, opened by a checkpoint."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from project.data import FolderDataModule, HuggingFaceDataModule
 from project.engine.errors import UserError
+from project.fit import FitCLI
 from tests.conftest import cases, evaluate, fit, one_line
 from tests.data.test_torch_dataset import SMALL, TINY_MODEL, require_served_alike
 from tests.engine.loading.image_files import noise, write_folder
@@ -53,7 +55,7 @@ def save_parquet(folder: Path) -> None:
 
 def save_texts(folder: Path) -> None:
     data = rows(30)
-    names = ["abc"[label] for label in data["label"]]
+    names = [("2", "9", "10")[label] for label in data["label"]]
     data.remove_columns("label").add_column("label", names).save_to_disk(folder)
 
 
@@ -82,7 +84,7 @@ def module(root: Path, **options: Any) -> HuggingFaceDataModule:
 def test_each_kind_of_folder_is_understood(tmp_path, save, layout):
     save(tmp_path / "set")
     data = attached(module(tmp_path / "set"))
-    assert data.class_names == ["a", "b", "c"]
+    assert data.class_names == (["2", "9", "10"] if save is save_texts else ["a", "b", "c"])
     assert data.layout == layout
     assert len(data.splits["val"]) == 6 or "validation" not in layout
     assert sum(map(len, data.splits.values())) == (36 if "validation" in layout else 30)
@@ -124,3 +126,17 @@ def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloade
     said = one_line(lambda: evaluate("runs/run/checkpoints/best.ckpt"), capsys)
     assert "trained on the images in 'set', which are not there" in said
     evaluate("runs/run/checkpoints/best.ckpt", "--data.root=moved")
+
+
+def test_the_librarys_own_function_is_taken_with_its_options(workplace):
+    save_rows(Path("set"))
+    options = ["--data.train=datasets.load_from_disk", "--data.train.dataset_path=set"]
+    cli = FitCLI(["--data=HuggingFaceDataModule", *options, *SMALL, *TINY_MODEL])
+    assert sum(map(len, attached(cli.datamodule).splits.values())) == 30
+    assert cli.data_flags() == options
+
+
+def test_without_the_library_one_line_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"datasets[^\n]*; pip install .*\[datasets\]"):
+        _ = module(tmp_path).class_names
