@@ -68,17 +68,12 @@ class CommandLine:
         for word in self.words:
             option, _, value = word.partition("=")
             key = full_name(option)
+            is_value = "." in key and _NO_CLASS.match(value)  # data and model are classes
             if option == "--import":  # before its classes are named
                 import_modules(value)
             if option in ("-c", "--config"):
                 self.configs.append(read_config(value))
-            elif (
-                word.startswith("--")
-                and key in _CLASS_KEYS
-                and not (
-                    _NO_CLASS.match(value) and "." in key  # data and model are always a class
-                )
-            ):
+            elif word.startswith("--") and key in _CLASS_KEYS and not is_value:
                 texts[key] = read_yaml(value, option) if value.startswith("{") else value
             elif key in _PATTERNS and value != "null":
                 texts[key] = value
