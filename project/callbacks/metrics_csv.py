@@ -57,8 +57,10 @@ class MetricsCSV(Callback):
         }
         row = {"epoch": epoch, "step": trainer.global_step, **metrics}
         # a new dict, as a checkpoint that is being written may hold the old one
-        self._rows = {**self._rows, epoch: {**self._rows.get(epoch, {}), **row}}
-        self._write(trainer)
+        rows = {**self._rows, epoch: {**self._rows.get(epoch, {}), **row}}
+        if rows != self._rows:  # what the last checkpoint has is not written after it
+            self._rows = rows
+            self._write(trainer)
 
     def _write(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]

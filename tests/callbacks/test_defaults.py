@@ -92,6 +92,9 @@ def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, st
             assert step == int(row["step"]) - 1, name
             assert float(row[name]) == pytest.approx(curves[name][step], rel=1e-6), name
     assert not any("per_second" in name for name in found[0])
+    # written after the last checkpoint, a kill would leave a part of it
+    files = [RUN / "metrics.csv", RUN / "checkpoints" / "last.ckpt"]
+    assert files == sorted(files, key=lambda file: file.stat().st_mtime_ns)
     metrics = read_json(RUN / "metrics.json")
     (best,) = [row for row in found if int(row["epoch"]) == metrics["epoch"]]
     assert float(best["val/accuracy"]) == pytest.approx(metrics["val"]["accuracy"])
