@@ -83,6 +83,11 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     assert class_table(list(rates), list(rates.values())) in printed.out
     assert [*rates] == names
     assert "may be among them" not in printed.err
+    for file in (root / "train" / names[0]).iterdir():  # as the run has them in both itself
+        os.link(file, root / "test" / names[0] / f"twin_{file.name}")
+    evaluate(f"{checkpoint}", "--split=test", *options[2:])
+    for twin in root.rglob("twin_*"):
+        twin.unlink()
     root.rename(tmp_path / "elsewhere")
     evaluate(*options, f"--data={tmp_path / 'elsewhere' / 'test'}")
     assert "images of training are not here, so these may be among" in capsys.readouterr().err

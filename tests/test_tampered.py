@@ -18,6 +18,7 @@ from torchvision.models.segmentation import fcn_resnet50 as imported_from_elsewh
 from project.data import ImageDataModule
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint
+from project.engine.run.settings import limited_by
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from tests.conftest import LAST, TINY, cases, evaluate, fit, load, one_line, small, stop_at
@@ -311,3 +312,8 @@ def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, complaint,
     assert "last.ckpt'" in said
     assert complaint in said
     assert not (resumed / "executed").exists()
+
+
+def test_a_large_fraction_among_a_networks_arguments_is_no_size():
+    with limited_by({"weight": torch.zeros(2, 3)}, ["a", "b"], {"theta": 1e6}):
+        pass

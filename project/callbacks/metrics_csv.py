@@ -29,7 +29,7 @@ class MetricsCSV(Callback):
         """Restores the rows that a checkpoint saved."""
         self._rows = dict(state_dict["rows"])
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replaces rows that are newer than the checkpoint."""
         self._write(trainer)
 

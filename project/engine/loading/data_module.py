@@ -84,7 +84,7 @@ class ImageDataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
-        # plain numbers for jsonargparse's and NumPy's, as weights_only requires
+        # plain numbers for jsonargparse's, as weights_only requires
         options = apply_to_collection(dict(self.hparams), int, int, wrong_dtype=bool)
         self.hparams.update(apply_to_collection(options, float, float))
         self.batch_size = batch_size

@@ -59,11 +59,14 @@ def was_trained_on(about: About, data: ImageFilesDataModule, split: str) -> bool
         if not issubclass(data_class, ImageFilesDataModule):
             return False
         files = data_class(**options).files()
-    except (UserError, TypeError, ValueError):
+    except (UserError, OSError, TypeError, ValueError):
         return None
     if not data.images_root.is_dir():
         return False
-    trained = _identities(file.path for file in files if file.split == "train")
+    # a file that the run itself has in both, as links, is no reason
+    trained = _identities(file.path for file in files if file.split == "train") - _identities(
+        file.path for file in files if file.split == split
+    )
     measured = _identities(file.path for file in data.files() if file.split == split)
     return not trained.isdisjoint(measured)
 

@@ -22,7 +22,10 @@ PREVIOUS = "previous.ckpt"
 _DECISIVE = ("model", "data", "seed_everything", "monitor", "mode")
 _MAY_CHANGE = ("model.weights", "model.compile")
 # of the data: other splits would test images that were trained on, other sizes compare two tasks
-_OF_SPLITS = ("split_seed", "val_fraction", "test_fraction", "group", "label_from", "folds", "fold")
+_OF_SPLITS = (
+    *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
+    *("group", "label_from", "split_column", "subset"),
+)
 _OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
 # batches of another size would repeat or skip images of an epoch
 _FIXED = {"data", *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES))}

@@ -19,7 +19,7 @@ _NAMING = (str, list, tuple, dict)  # what a parser might import something by
 _CONTAINERS = (list, dict, tuple, Union, UnionType)
 _INERT = (*_PLAIN, list, dict, tuple, Any, object, ...)
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-_LARGEST_ARGUMENT = 2**16
+_LARGEST_ARGUMENT = 2**20
 """The largest depth, width or size; above it, even lists of a constructor's take long."""
 _ROOM = 10**7
 """Numbers that a network may have beside a checkpoint's, for what its constructor replaces."""
@@ -138,7 +138,7 @@ def limited_by(
         "the checkpoint describes a network that is far larger than its weights; it was changed"
     )
     sides = [max(value.shape, default=1) for value in weights.values()]
-    numbers = [leaf for leaf in _leaves(arguments) if isinstance(leaf, int | float)]
+    numbers = [leaf for leaf in _leaves(arguments) if isinstance(leaf, int)]
     is_sound = max(len(class_names), channels) <= max(sides, default=0)
     if not is_sound or max(numbers, default=0) > _LARGEST_ARGUMENT:
         raise refusal
