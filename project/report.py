@@ -51,7 +51,8 @@ def main(options: Namespace) -> None:
         note(f"without images: {missing}")
         sections = {"missing": missing}
     page = Path(options.output or run / "report.html")
-    page.unlink(missing_ok=True)  # perhaps a link to elsewhere, if the run is not yours
+    if options.output is None:
+        page.unlink(missing_ok=True)  # perhaps a link to elsewhere, if the run is not yours
     page.write_text(render(run, model.about, metrics, sections), "utf-8", "backslashreplace")
     print(page)
 

@@ -134,6 +134,7 @@ def timm_name(arch: str) -> str:
 
 
 def _unknown(arch: str) -> UserError:
+    arch = arch[:100]  # a checkpoint could hold one that takes long to compare
     names = [*_SMALL, *torchvision_names()]
     with suppress(ImportError):
         import timm
@@ -207,6 +208,6 @@ def detect_memory_format(
             f" {shape or type(logits).__name__}"
         )
     for parameter in network.parameters():  # not buffers, which may be taken by a view
-        if parameter.ndim == 4:
+        if parameter.ndim == 4:  # contiguous() would leave the strides of 1x1 kernels
             parameter.data = parameter.data.to(memory_format=layout)
     return layout

@@ -124,9 +124,11 @@ class EvaluateCommand(Command):
     def _require_unseen(self, split: str) -> None:
         """Refuses images that it was trained on, which other options of the data may have cut."""
         data = self.datamodule
-        if not (self._changed and isinstance(data, ImageFilesDataModule)):
-            return
-        was_seen = was_trained_on(self.about, data, split)
+        was_seen = (
+            self._changed
+            and isinstance(data, ImageFilesDataModule)
+            and was_trained_on(self.about, data, split)
+        )
         if was_seen:
             raise UserError(
                 f"--split {split}: some of these images are those it was trained on; name others"

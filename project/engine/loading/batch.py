@@ -20,8 +20,8 @@ class ImageBatch(NamedTuple):
     Attributes:
         images: uint8 (N, 3, height, width), RGB; or with the channels and bits that the
             preprocessing says.
-        labels: int64 (N,), positions in the list of class names; -1 marks a file that cannot be
-            read, in a prediction. Of a multi-label dataset int64 (N, classes), 1 for each class
+        labels: int64 (N,), positions in the list of class names; -1 marks an image without a
+            label, or in a prediction a file that cannot be read. Of a multi-label dataset int64 (N, classes), 1 for each class
             that an image has.
         indices: int64 (N,), positions in the dataset; where an epoch takes an image again, plus the
             size of the dataset for each round before, so that its augmentation is another one.

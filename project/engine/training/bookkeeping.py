@@ -70,6 +70,10 @@ class Bookkeeping(Callback):
         every = math.ceil(min(self._log_every, steps))
         trainer.log_every_n_steps = every  # type: ignore[attr-defined]
 
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Restores the trainer's own interval of logging."""
+        trainer.log_every_n_steps = self._log_every  # type: ignore[attr-defined]
+
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: Any, optimizer: Optimizer
     ) -> None:
