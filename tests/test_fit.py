@@ -1,5 +1,6 @@
 """The promises of ``python -m project.fit``."""
 
+import os
 import re
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from project.engine.run.checkpoint import ABOUT
 from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
 from tests.conftest import (
+    LAST,
     SLIM,
     TINY,
     fit,
@@ -21,6 +23,7 @@ from tests.conftest import (
     read_json,
     small,
     stop_at,
+    write_csv,
 )
 from tests.engine.toy import differences, events, outcome
 
@@ -110,10 +113,61 @@ def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatc
     assert (run / "checkpoints" / "best.ckpt").read_bytes() == before
 
 
+FILES = ["--data=images", "--data.image_size=32", "--data.batch_size=4"]
+
+
+def test_a_resumed_run_says_that_as_many_images_are_others(workplace, capsys):
+    for split in ("train", "val", "test"):
+        make_folder(Path("images", split), {"red": 8, "blue": 8})
+    images = Path("images/train/red")
+    stop_at(1, data=FILES)
+    (images / "0.jpg").rename(images / "zero.jpg")  # and so is the order
+    stop_at(2, data=FILES)
+    change = "the data has changed since .*, in names, labels or lengths of files of train; what"
+    assert re.search(change, capsys.readouterr().err)
+    os.utime(images / "1.jpg", (0, 0))
+    stop_at(3, data=FILES)
+    (images / "1.jpg").rename(images / "one.jpg")
+    last = load(LAST)
+    del last[ABOUT]["digests"]  # as in checkpoints of before
+    torch.save(last, LAST)
+    stop_at(4, data=FILES)
+    assert "changed" not in capsys.readouterr().err
+
+
+def test_a_run_resumes_with_the_same_images_in_another_place_alone(workplace, capsys):
+    make_folder(Path("images"), {"red": 30, "blue": 30})
+    stop_at(1, data=FILES)
+    shutil.copytree("images", "copy")
+    Path("images").rename("moved")
+    Path("copy/red/5.jpg").rename("copy/red/five.jpg")
+    other = "--data.root is copy, not images, and with it the data, .*, which cannot change when"
+    with pytest.raises(UserError, match=other):
+        small(data=["--data=copy", *FILES[1:]])
+    capsys.readouterr()
+    stop_at(2, data=["--data=moved", *FILES[1:]])
+    assert "from here on --data.root is moved, not images" in capsys.readouterr().err
+
+
+def test_a_run_on_a_table_resumes_with_the_same_table_in_another_place_alone(workplace, capsys):
+    make_folder(Path("images"), {"red": 30, "blue": 30})
+    Path("tables/deep").mkdir(parents=True)
+    write_csv(Path())
+    rows = Path("labels.csv").read_text()
+    outside = rows.replace("images/", f"{Path('images').absolute()}/")
+    Path("tables/labels.csv").write_text(outside)
+    Path("tables/deep/labels.csv").write_text(outside)
+    stop_at(1, data=["--data=tables/labels.csv", *FILES[1:]])
+    splits = [f"--data={path}" for path in ("tables/deep/labels.csv", "labels.csv")]
+    stop_at(2, data=[splits[0], *FILES[1:]])
+    with pytest.raises(UserError, match=r"--data.file is labels.csv, not .* cannot change when"):
+        small(data=[splits[1], *FILES[1:]])  # whose images are in other splits
+
+
 def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(workplace, capsys):
     for split in ("train", "val", "test"):
         make_folder(Path("images", split), {"red": 8, "blue": 8})
-    data = ["--data=images", "--data.image_size=32", "--data.batch_size=4"]
+    data = FILES
     stop_at(1, data=data)
     stop_at(2, data=data)
     printed = capsys.readouterr().err

@@ -3,6 +3,8 @@
 import csv
 import json
 import sys
+from hashlib import blake2b
+from pathlib import Path
 from unicodedata import normalize
 
 import pytest
@@ -269,6 +271,72 @@ def test_a_split_is_the_same_wherever_the_folder_lies_and_however_its_paths_are_
             files = module(write(root / "labels.csv", rows)).files()
             splits.append([(file.path.removeprefix(f"{root}/"), file.split) for file in files])
     assert all(split == splits[0] for split in splits)
+
+
+def cut_by_hash(names, start="0/"):
+    """The split of each name, by a plain rule."""
+    digests = {name: blake2b(f"{start}{name}".encode(), digest_size=8).digest() for name in names}
+    ranks = {name: int.from_bytes(digest) / 2**64 for name, digest in digests.items()}
+    return {
+        name: "test" if rank < 0.1 else "val" if rank < 0.2 else "train"
+        for name, rank in ranks.items()
+    }
+
+
+def splits_of(data):
+    return {"/".join(Path(file.path).parts[-2:]): file.split for file in data.files()}
+
+
+@pytest.mark.parametrize("group", [None, "image [0-9]+", "(.+)/image [0-9]+"])
+def test_images_outside_the_tables_folder_are_cut_alike_wherever_both_lie(tmp_path, group):
+    splits = []
+    for place in ("here", "over/there"):
+        root = write_folder(tmp_path / place / "images", {f"patient{at}": 20 for at in range(20)})
+        plain = [(path, CATS[int(path.split(".")[0][-1]) % 2]) for path, _ in rows_of(root)]
+        for folder in ("tables", "tables/deep"):
+            (tmp_path / place / folder).mkdir()
+            up = "../" * len(folder.split("/"))
+            for start in (f"{root}/", f"{up}images/"):
+                rows = [(start + path, label) for path, label in plain]
+                file = write(tmp_path / place / folder / "labels.csv", rows)
+                splits.append(splits_of(module(file, group=group)))
+    assert all(split == splits[0] for split in splits)
+    if group is None:
+        assert splits[0] == cut_by_hash(splits[0])
+        inside = write(root / "labels.csv", plain)
+        assert splits_of(module(inside)) == splits[0]  # as those of the folder itself
+
+
+def test_images_outside_the_tables_folder_stay_in_their_splits_when_others_are_added(tmp_path):
+    write_folder(tmp_path / "batches" / "first", {"cat": 60, "dog": 60})
+    (tmp_path / "tables").mkdir()
+    first = rows_of(tmp_path)
+    file = tmp_path / "tables" / "labels.csv"
+    before = splits_of(module(write(file, [(f"../{path}", label) for path, label in first])))
+    write_folder(tmp_path / "others", {"cat 2": 20, "dog 2": 20})
+    rows = [(f"../{path}", label.removesuffix(" 2")) for path, label in rows_of(tmp_path)]
+    after = splits_of(module(write(file, rows)))
+    assert (len(before), len(after)) == (120, 160)
+    assert before.items() <= after.items()
+
+
+def test_images_outside_the_tables_folder_that_share_a_name_need_a_root_where_splits_are_cut(
+    tmp_path,
+):
+    root = write_folder(tmp_path / "images", {"1/left": 12, "2/left": 12})
+    (tmp_path / "tables").mkdir()
+    plain = [(path, CATS[path < "2"]) for path, _ in rows_of(root)]
+    rows = [(f"{root}/{path}", label) for path, label in plain]
+    file = write(tmp_path / "tables" / "labels.csv", rows)
+    message = r"images/1/left/image 0.jpg' and '.*' lie outside --data.root.*give --data.root the"
+    with pytest.raises(UserError, match=message):
+        module(file).files()
+    inside = module(write(root / "labels.csv", plain)).files()
+    assert module(file, root=str(root)).files() == inside
+    splits = ["train", "train", "val", "test"]
+    named = [(*row, splits[at % 4]) for at, row in enumerate(rows)]
+    known = module(write(file, named, ("path", "label", "split")))
+    assert known.split_sizes() == {"train": 12, "val": 6, "test": 6}
 
 
 def test_a_folder_without_classes_names_the_command_that_reads_its_table(root):

@@ -1,5 +1,6 @@
 """Folders of images: which classes and splits people's layouts have, and what their names decide."""
 
+import shutil
 from pathlib import Path
 from unicodedata import normalize
 
@@ -18,6 +19,58 @@ def module(root, **options):
     return FolderDataModule(
         str(root), **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options
     )
+
+
+def rename(root):
+    (root / "train/rose/image 3.jpg").rename(root / "train/rose/image 33.jpg")
+
+
+def exchange(root):
+    shutil.copy(root / "train/rose/image 4.jpg", root / "train/rose/new.jpg")
+    (root / "train/rose/image 5.jpg").unlink()
+
+
+def relabel(root):
+    for label, other in (("rose", "daisy"), ("daisy", "rose")):
+        (root / f"train/{label}/image 0.jpg").rename(root / f"train/{other}/of {label}.jpg")
+
+
+def edit(root):
+    shutil.copy(root / "train/rose/image 0.jpg", root / "val/daisy/image 2.jpg")
+
+
+def move(root):
+    shutil.copytree(root, root.with_name("elsewhere") / "deep")
+    shutil.rmtree(root)
+
+
+@cases(
+    "change differs",
+    (rename, {"train"}),
+    (exchange, {"train"}),
+    (relabel, {"train"}),
+    (edit, {"val"}),
+    (move, set()),
+)
+def test_data_are_told_apart_by_names_labels_and_lengths_wherever_they_lie(
+    tmp_path, change, differs
+):
+    root = tmp_path / "images"
+    folders = {
+        "train/rose": 8,
+        "train/daisy": 8,
+        "val/rose": 3,
+        "val/daisy": 3,
+        "test/rose": 3,
+        "test/daisy": 3,
+    }
+    write_folder(root, folders)
+    before = module(root).digests()
+    change(root)
+    data = module(root if root.exists() else tmp_path / "elsewhere")
+    after = data.digests()
+    assert {split for split in before if before[split] != after[split]} == differs
+    assert attached(data).digests() == after
 
 
 def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):

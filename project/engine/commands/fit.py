@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -19,6 +20,7 @@ from ..errors import LocalError, NonFiniteError, UserError, listed
 from ..hardware import best_precision, tune_malloc
 from ..run.checkpoint import (
     ABOUT,
+    About,
     AtomicCheckpointIO,
     read_checkpoint,
     read_newest,
@@ -27,7 +29,7 @@ from ..run.checkpoint import (
 from ..run.files import read_yaml, write_text
 from ..run.folder import RunFolder, derived_name
 from ..run.loggers import log_settings, loggers_of, place_in_folder, rewind
-from ..training.checkpoints import BestCheckpoint, best_checkpoint, restore
+from ..training.checkpoints import BestCheckpoint, best_checkpoint, change_of_data, restore
 from ..training.last_checkpoint import CURVES, LastCheckpoint
 from ..training.non_finite import StopOnNonFinite
 
@@ -183,7 +185,9 @@ class FitCommand(Command):
         if trainer.is_global_zero:
             config = self.parser.dump(self._saved_config, skip_unset=False)
             if path is not None:
-                changes = run.changed_options(self._earlier, flat(read_yaml(config, "--config")))
+                options = flat(read_yaml(config, "--config"))
+                change = partial(self._change_of_data, checkpoint[ABOUT])
+                changes = run.changed_options(self._earlier, options, change)
             write_text(run.config, config)
             rewind(run.path, checkpoint.get(CURVES, {}))
         if path is None:
@@ -209,6 +213,10 @@ class FitCommand(Command):
         news = f"; from here on {listed(changes)}" if changes else ""
         self.note(f"continuing {run.path} in {step}{news}")
         return str(path)
+
+    def _change_of_data(self, about: About) -> str:
+        """Says how data from another place differs from that of a checkpoint, as far as it tells."""
+        return change_of_data(about, self.datamodule) if "digests" in about else ""
 
     def _train_and_test(self, resume: str | None) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule

@@ -1,6 +1,7 @@
 """Batches of images, the protocol of datasets that serve them, images in memory, and transforms."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple, Protocol, cast
 
 import torch
@@ -48,6 +49,14 @@ class BatchDataset(Protocol):
 
     def name(self, index: int) -> str:
         """The name of an image: a file's path, or the place that it comes from."""
+
+
+def digest_of(names: Iterable[str], labels: Tensor | None = None) -> str:
+    """Hashes the names and labels of samples, in their order."""
+    digest = blake2b("\n".join(names).encode(errors="backslashreplace"), digest_size=16)
+    if labels is not None:
+        digest.update(labels.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def split_keys(keys: Keys) -> tuple[int, Tensor]:

@@ -24,7 +24,7 @@ from ..run.checkpoint import ABOUT, read_checkpoint, require_same_classes
 from ..run.files import fetch_archive
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..upstream import position_of
-from .batch import ArrayDataset, BatchDataset, ImageBatch, TransformedDataset
+from .batch import ArrayDataset, BatchDataset, ImageBatch, TransformedDataset, digest_of
 from .splits import stratified_split
 from .workers import LazyDataLoader, image_loader
 
@@ -107,6 +107,7 @@ class ImageDataModule(LightningDataModule, ABC):
         self.batch_transforms = [*(batch_transforms or ())]
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
+        self._digests: dict[str, str] = {}
         self._on_device: dict[str, Tensor] = {}
 
     @property
@@ -162,6 +163,19 @@ class ImageDataModule(LightningDataModule, ABC):
         """Returns the number of images of each split; before loading, an upper bound if known."""
         return {split: len(data) for split, data in self.splits.items()}
 
+    def digests(self) -> dict[str, str]:
+        """Hashes the names and labels of each split's samples, in their order.
+
+        Two data sets that lie in different places are the same if these are equal.
+        """
+        if not self._digests:
+            self.splits = self.splits or self.load()
+            self._digests = {
+                split: digest_of(map(data.name, range(len(data))), getattr(data, "labels", None))
+                for split, data in self.splits.items()
+            }
+        return self._digests
+
     def class_counts(self) -> list[int]:
         """The number of training images of each class; known after ``setup``."""
         labels = self.splits["train"].labels
@@ -210,6 +224,7 @@ class ImageDataModule(LightningDataModule, ABC):
         if not self.splits:
             self.splits = self.load()
         if stage == "fit":
+            self.digests()  # before a callback exchanges the images
             self.require_usable(self.world[0])
 
     def require_usable(self, world_size: int) -> None:

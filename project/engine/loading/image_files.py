@@ -1,7 +1,8 @@
 """The data module of image files: finds, splits, checks and reads them."""
 
+import os
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnreadableFileError, UserError, listed, note, printable, require
 from ..preprocessing import Preprocessing
+from .batch import digest_of
 from .cache import ImageCache
 from .check import check_files
 from .files import FileDataset, mean_and_std
@@ -127,6 +129,7 @@ class ImageFilesDataModule(ResizedDataModule):
     def _forget(self) -> None:
         self._files = []
         self._rows = None
+        self._digests = {}
         self.splits = {}
 
     @property
@@ -205,6 +208,11 @@ class ImageFilesDataModule(ResizedDataModule):
             self._rows = rows[rows["length"] >= 0]
         return self._files, self._rows
 
+    def digests(self) -> dict[str, str]:
+        """Hashes the names, labels and lengths of each split's files, in their order."""
+        self._digests = self._digests or _digests_of(*self._checked_files())
+        return self._digests
+
     def load(self) -> dict[str, FileDataset]:
         """Opens the splits, of the files that the first process has listed and checked."""
         # another process might find other files
@@ -233,6 +241,7 @@ class ImageFilesDataModule(ResizedDataModule):
                 cache=cache,
             )
         self._forget()  # the datasets have the files in few bytes
+        self._digests = _digests_of(files, rows)
         return datasets
 
     def _without(self, broken: Mapping[str, str]) -> list[ImageFile]:
@@ -257,6 +266,15 @@ class ImageFilesDataModule(ResizedDataModule):
             if split == "train" or split not in splits:
                 raise UserError(f"no {split} image of class '{label}' can be read: {examples}")
         return readable
+
+
+def _digests_of(files: Sequence[ImageFile], rows: NDArray[np.void]) -> dict[str, str]:
+    """Hashes what tells files apart wherever they lie: their names, not their folders'."""
+    lines = defaultdict[str, list[str]](list)
+    for file, length in zip(files, rows["length"].tolist(), strict=True):
+        name = spelt(os.path.basename(file.path))
+        lines[file.split].append(f"{name}/{file.label}/{length}")
+    return {split: digest_of(of_split) for split, of_split in lines.items()}
 
 
 def _require_whole_groups(files: Sequence[ImageFile]) -> None:

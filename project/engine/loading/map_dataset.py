@@ -19,7 +19,7 @@ from ..errors import LocalError, UserError
 from ..preprocessing import Preprocessing, empty_images
 from ..randomness import Purpose, derived_seed, seed_generators
 from ..run.files import one_at_a_time
-from .batch import BatchDataset, ImageBatch, Keys, split_keys
+from .batch import BatchDataset, ImageBatch, Keys, digest_of, split_keys
 from .decode import upright_pixels
 from .files import Scale, crop_draws, fit_pixels, prepare
 from .layout import split_names
@@ -126,6 +126,16 @@ class MapDatasetModule(ResizedDataModule):
     def sample_name(self, position: int) -> str:
         """Returns the name whose hash decides a training sample's split: its position."""
         return str(position)
+
+    def digests(self) -> dict[str, str]:
+        """Hashes the names of each split's samples, and their labels if these are known."""
+        if not self._digests:
+            for split, positions in self.positions.items():
+                is_separate = split in self.datasets and split != "train"
+                names = map(str if is_separate else self.sample_name, positions)
+                dataset = self.datasets.get(split, self.datasets["train"])
+                self._digests[split] = digest_of(names, labels_of(Subset(dataset, positions)))
+        return self._digests
 
     def _classes_of_samples(self) -> list[str]:
         """Returns the class of each training sample, one for all if labels are unknown."""

@@ -19,12 +19,13 @@ from .layout import (
 )
 from .scan import images_below, is_image, prefix_of, spelt
 from .sheet import LABELS, Sheet, key_of, likely_labels, names_of_numbers, read_sheet
+from .splits import SPLITS
 
 _PATHS = (
     *("path", "filepath", "filepaths", "file", "filename"),
     *("image", "imagepath", "imagename", "imageid", "id"),
 )
-_SPLITS = ("split", "valid", "isvalid")
+_SPLIT_COLUMNS = ("split", "valid", "isvalid")
 _IS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 _SPLIT_OF = SPLIT_OF | {cell: "val" if is_true else "train" for cell, is_true in _IS.items()}
 
@@ -117,6 +118,8 @@ class Table:
         files.sort(key=lambda file: (spelt(file.path), file.path))
         if not any(file.split for file in files):
             files = self._split_by_folders(files, notes)
+        if self.group is None and not {file.split for file in files} >= {*SPLITS}:
+            self._require_own_names(files)
         return files, [*notes, self._describe_others(lines)]
 
     def _path_column(self, sheet: Sheet) -> str:
@@ -135,7 +138,7 @@ class Table:
         for name in sheet.columns:
             cells = {row[name].lower() for row in sheet.rows.values()}
             splits = {SPLIT_OF.get(cell) for cell in cells}
-            is_usual = key_of(name) in _SPLITS and cells != {""}
+            is_usual = key_of(name) in _SPLIT_COLUMNS and cells != {""}
             if name != path and (is_usual or (None not in splits and len(splits) > 1)):
                 usual.append(name)
         return sheet.choose("split_column", None, usual) if usual else ""
@@ -174,13 +177,26 @@ class Table:
             raise sheet.error("it has no label", line)
         group = row.get(self.group or "", "")
         if self.group is not None and not group:
-            group = search_path(self.group, path, "--data.group")
+            group = self._name_of(path, search_path(self.group, path, "--data.group"))
         return ImageFile(
             os.path.join(prefix_of(self.root), path),
             spelt(names.get(label, label)),
             split,
-            spelt(group or path),
+            spelt(group or self._name_of(path)),
         )
+
+    def _name_of(self, path: str, group: str = "") -> str:
+        """Returns the name of a file, or its group, whose hash decides the split.
+
+        It is the path below the root. Where an image lies outside, that depends on where the table
+        lies, and the whole path on the machine: there, it is the last folder and the name.
+        """
+        name = group or path
+        if path.partition(os.sep)[0] != os.pardir:
+            return name
+        if name.startswith(os.pardir):
+            name = os.path.abspath(self.root / name)
+        return os.path.join(*Path(name).parts[-2:])
 
     def _find(self, name: str, sheet: Sheet, line: int) -> str:
         """Finds a file by its path or id; returns its path below the root.
@@ -232,6 +248,18 @@ class Table:
             return [file._replace(split="train") for file in files]
         notes.append(f"splits from the folders {listed(sorted(split_of))}")
         return [file._replace(split=split_of[top]) for file, top in zip(files, tops, strict=True)]
+
+    def _require_own_names(self, files: Sequence[ImageFile]) -> None:
+        """Refuses images outside the root that have a name in common, by which splits are cut."""
+        paths: dict[str, str] = {}
+        for file in files:
+            other = paths.setdefault(file.group, file.path)
+            if spelt(other) != spelt(file.path):
+                raise UserError(
+                    f"'{printable(other)}' and '{printable(file.path)}' lie outside --data.root,"
+                    f" '{printable(self.root)}', where '{printable(file.group)}' alone decides the"
+                    " split; give --data.root the folder that all images are in"
+                )
 
     def _describe_others(self, paths: Collection[str]) -> str:
         """Describes images that no row names: beside the others, or wherever ids were looked up."""

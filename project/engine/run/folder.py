@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -19,8 +19,17 @@ CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
 
-_DECISIVE = ("model", "data", "seed_everything", "monitor", "mode")
-_MAY_CHANGE = ("model.weights", "model.compile")
+_KEPT = ("model", "monitor", "mode")
+_NOTED = ("data", "seed_everything", "trainer", "callbacks")
+_MAY_CHANGE = (  # the numbers depend on none of these, or a note of its own has it
+    *("model.weights", "model.compile"),
+    *("data.num_workers", "data.prefetch_factor", "data.cache", "data.device_cache"),
+    *("trainer.max_", "trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
+    *("trainer.default_root_dir", "trainer.devices", "trainer.num_", "trainer.fast_dev_run"),
+    *("trainer.detect_anomaly", "trainer.inference_mode", "trainer.model_registry"),
+    *("callbacks.last_checkpoint", "callbacks.stop_on_non_finite"),
+)
+_CALLBACKS = "trainer.callbacks"
 # of the data: other splits would test images that were trained on, other sizes compare two tasks
 _OF_SPLITS = (
     *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
@@ -29,6 +38,11 @@ _OF_SPLITS = (
 _OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
 # batches of another size would repeat or skip images of an epoch
 _FIXED = {"data", *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES))}
+# these may lead to the same images in another place
+_OF_SOURCE = {
+    *("data.root", "data.file", "data.train", "data.val", "data.test"),
+    *("data.path_column", "data.label_column", "data.image_column"),
+}
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
 
 
@@ -54,23 +68,36 @@ class RunFolder:
         return [path for path in (self.last, self.previous) if path.exists()]
 
     def changed_options(
-        self, before: Mapping[str, object], options: Mapping[str, object]
+        self,
+        before: Mapping[str, object],
+        options: Mapping[str, object],
+        change_of_data: Callable[[], str],
     ) -> list[str]:
-        """Compares options with those of the run's own config, and names changed ones of the data.
+        """Compares options with those of the run's own config, and names changed ones.
+
+        Args:
+            before: The options of the run's config.
+            options: Those that it resumes with.
+            change_of_data: Says how the data differs from the run's; nothing if it does not.
 
         Raises:
-            UserError: Another option has changed that decides what a run is.
+            UserError: An option has changed that decides what a run is.
         """
-        changes = []
+        changes: list[str] = []
         for name, value in options.items():
-            is_decisive = name.startswith(_DECISIVE) and name not in _MAY_CHANGE
+            is_decisive = name.startswith((*_KEPT, *_NOTED)) and not name.startswith(_MAY_CHANGE)
             if not is_decisive or value == before.get(name, value):
                 continue
+            if name == _CALLBACKS:
+                changes += _changed_callbacks(before[name], value)
+                continue
             change = f"--{name} is {value}, not {before[name]}"
-            if not name.startswith(("data", "seed")) or name in _FIXED:
+            other = change_of_data() if name in _OF_SOURCE else ""
+            if other or name.startswith(_KEPT) or name in _FIXED:
                 raise UserError(
-                    f"{change}, which cannot change when the run '{self.path}' resumes; to change"
-                    f" it, start another: --model.weights {self.last} --name another"
+                    f"{change}{other and f', and with it the data, {other}'}, which cannot change"
+                    f" when the run '{self.path}' resumes; to change it, start another:"
+                    f" --model.weights {self.last} --name another"
                 )
             changes.append(change)
         return changes
@@ -125,6 +152,35 @@ class RunFolder:
         write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
         self.previous.unlink(missing_ok=True)
         self._lock.unlink(missing_ok=True)
+
+
+def _changed_callbacks(before: object, after: object) -> Iterator[str]:
+    """Names the callbacks that are added or left out, and options of others that have changed."""
+    old = _by_class(before)
+    new = _by_class(after)
+    for name in dict.fromkeys([*old, *new]):
+        if name not in old or name not in new:
+            yield f"--{_CALLBACKS} {'adds' if name in new else 'leaves out'} {name}"
+            continue
+        for option, value in new[name].items():
+            if value != old[name].get(option, value):
+                earlier = old[name][option]
+                yield f"--{_CALLBACKS}.{option} of {name} is {value}, not {earlier}"
+
+
+def _by_class(callbacks: object) -> dict[str, Mapping[str, object]]:
+    """Returns the options of each callback in a config, by the name of its class."""
+    options: dict[str, Mapping[str, object]] = {}
+    for spec in callbacks if isinstance(callbacks, list) else []:
+        path, arguments = (
+            (spec.get("class_path"), spec.get("init_args"))
+            if isinstance(spec, dict)
+            else (spec, {})
+        )
+        name = str(path).rpartition(".")[-1]
+        again = sum(other.partition(" ")[0] == name for other in options)
+        options[f"{name} {again + 1}" if again else name] = arguments or {}
+    return options
 
 
 def read_metrics(run: str | Path) -> dict[str, Any]:

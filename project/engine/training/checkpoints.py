@@ -3,12 +3,12 @@
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from ..errors import UserError, printable
+from ..errors import UserError, listed, printable
 from ..preprocessing import is_preprocessing
 from ..run.checkpoint import ABOUT, About, Checkpoint, read_checkpoint
 from ..run.settings import imported_class, limited_by, network_of_file, plain_options
@@ -50,17 +50,28 @@ def best_checkpoint(trainer: Trainer) -> BestCheckpoint | None:
     return next((part for part in callbacks if isinstance(part, BestCheckpoint)), None)
 
 
-def sizes_of(trainer: Trainer) -> dict[str, int]:
-    """Returns the number of images of each split; nothing without a data module of ours."""
-    data = getattr(trainer, "datamodule", None)
-    return dict(getattr(data, "split_sizes", dict)())
+def change_of_data(about: About, data: object) -> str:
+    """Says how data differs from that of a checkpoint; nothing if it does not, or is not ours."""
+    digests = _facts(data, "digests")  # which loads it
+    if (sizes := _facts(data, "split_sizes")) != about["images"]:
+        return f"from {about['images']} images to {sizes}"
+    known = about.get("digests")
+    if not isinstance(known, dict):  # a checkpoint of before
+        return ""
+    others = [split for split, digest in digests.items() if digest != known.get(split)]
+    return f"in names, labels or lengths of files of {listed(others)}" if others else ""
+
+
+def _facts(data: object, name: str) -> dict[str, Any]:
+    """Returns what a data module says of each split; nothing without one of ours."""
+    return dict(getattr(data, name, dict)())
 
 
 def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
     """Collects the facts of a checkpoint about itself, as plain data.
 
     ``thresholds`` are by class, if an image may have several. ``data`` names a class without a
-    module to import. ``images`` counts splits. ``selection`` says how ``best.ckpt`` is chosen.
+    module to import. ``images`` counts splits, ``digests`` are of their names and labels. ``selection`` says how ``best.ckpt`` is chosen.
     """
     data = getattr(trainer, "datamodule", None)
     best = best_checkpoint(trainer)
@@ -74,7 +85,8 @@ def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
         arch=model.arch,
         arch_args=model.arch_args or {},
         data={"class_path": type(data).__name__, "init_args": dict(data.hparams)} if data else None,
-        images=sizes_of(trainer),
+        images=_facts(data, "split_sizes"),
+        digests=_facts(data, "digests"),
         processes=trainer.world_size,
         transforms=getattr(data, "transforms_in_words", dict)(),
         split_seed=getattr(data, "split_seed", None),

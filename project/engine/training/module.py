@@ -23,7 +23,7 @@ from ..run.loggers import is_logged
 from ..run.settings import allow_module, plain_options
 from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping
-from .checkpoints import describe_run, opened, restore, sizes_of
+from .checkpoints import change_of_data, describe_run, opened, restore
 from .non_finite import require_finite
 from .predictions import Prediction, Predictions, fields_of
 
@@ -276,10 +276,10 @@ class ClassifierModule(LightningModule):
         restore(self, checkpoint, self.trainer.ckpt_path)
         if not self.trainer.training:
             return
-        if (sizes := sizes_of(self.trainer)) != self.about["images"]:
+        if change := change_of_data(self.about, getattr(self.trainer, "datamodule", None)):
             rank_zero_only(note)(
-                f"the data has changed since this run was stopped, from {self.about['images']} images to"
-                f" {sizes}; what this epoch has left is drawn from these"
+                f"the data has changed since this run was stopped, {change}; what this epoch has left"
+                " is drawn from these"
             )
         if "val" in self.about["metrics"]:
             self.results = {"val": self.about["metrics"]["val"]}

@@ -6,6 +6,7 @@ tests/test_gpu.py.
 """
 
 import random
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,6 +241,40 @@ def test_what_decides_a_run_cannot_change_when_it_resumes(workplace, capsys, opt
     stop_at(3)
     assert reason in one_line(lambda: fit(option), capsys)
     assert load(LAST)["global_step"] == 3
+
+
+STOP_EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/loss"
+
+
+@pytest.mark.filterwarnings("ignore:.*created with WeightAveraging", "ignore:Be aware that when")
+def test_what_decides_the_numbers_is_named_where_it_changes_and_nothing_else(workplace, capsys):
+    def news(step: int, flags: str) -> set[str]:
+        capsys.readouterr()
+        stop_at(step, *flags.split())
+        (line,) = re.findall("^continuing .*", capsys.readouterr().err, re.M)
+        return {*re.split(", (?=--)| and ", line.partition("; from here on ")[2])}
+
+    stop_at(1, *STOP_EARLY.split())
+    same = (
+        "--trainer.max_epochs=3 --trainer.enable_progress_bar=true --trainer.logger=CSVLogger"
+        " --trainer.log_every_n_steps=2 --trainer.num_sanity_val_steps=1 --data.prefetch_factor=3"
+        f" --callbacks.last_checkpoint.every_n_steps=50 {STOP_EARLY}"
+    )
+    assert news(2, same) == {""}
+    options = "--trainer.accumulate_grad_batches=2 --trainer.gradient_clip_val=3"
+    assert news(3, f"{options} {STOP_EARLY} --trainer.callbacks.patience=9 {EMA}") == {
+        "--trainer.callbacks.patience of EarlyStopping is 9, not 3",
+        "--trainer.callbacks adds EMAWeightAveraging",
+        "--trainer.accumulate_grad_batches is 2, not 1",
+        "--trainer.gradient_clip_val is 3, not None",
+    }
+    other = "--trainer.precision=bf16-mixed --callbacks.best_checkpoint=false"
+    assert news(4, f"{options} {other}") == {
+        "--trainer.callbacks leaves out EarlyStopping",
+        "--trainer.callbacks leaves out EMAWeightAveraging",
+        "--trainer.precision is bf16-mixed, not 32-true",
+        "--callbacks.best_checkpoint is False, not True",
+    }
 
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")
