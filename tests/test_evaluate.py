@@ -88,9 +88,14 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     evaluate(f"{checkpoint}", "--split=test", *options[2:])
     for twin in root.rglob("twin_*"):
         twin.unlink()
-    root.rename(tmp_path / "elsewhere")
-    evaluate(*options, f"--data={tmp_path / 'elsewhere' / 'test'}")
-    assert "images of training are not here, so these may be among" in capsys.readouterr().err
+    elsewhere = root.rename(tmp_path / "elsewhere")
+    message = "images of training are not here, so these may be among"
+    for chosen in (options, [options[0], *options[2:]]):
+        assert message not in capsys.readouterr().err
+        evaluate(*chosen, f"--data={elsewhere / 'test'}")
+        assert message in capsys.readouterr().err
+    with pytest.raises(UserError, match="--split val: some of these images are those it was"):
+        evaluate(f"{checkpoint}", "--split=val", f"--data={elsewhere}", "--data.split_seed=1")
 
 
 def test_other_images_are_prepared_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):

@@ -307,6 +307,18 @@ def test_images_outside_the_tables_folder_are_cut_alike_wherever_both_lie(tmp_pa
         assert splits_of(module(inside)) == splits[0]  # as those of the folder itself
 
 
+@pytest.mark.parametrize("start", ["..", "{place}"])
+def test_images_beside_a_tables_folder_are_found_through_a_link_to_that(tmp_path, start):
+    place = tmp_path / "here"
+    root = write_folder(place / "images", {"rose": 12, "daisy": 12})
+    (place / "tables").mkdir()
+    rows = [(f"{start.format(place=place)}/images/{path}", label) for path, label in rows_of(root)]
+    file = write(place / "tables" / "labels.csv", rows)
+    (tmp_path / "link").symlink_to(place / "tables")
+    assert module(tmp_path / "link" / file.name).files() == module(file).files()
+    assert {file.path for file in module(file).files()} == {*map(str, root.rglob("*.jpg"))}
+
+
 def test_images_outside_the_tables_folder_stay_in_their_splits_when_others_are_added(tmp_path):
     write_folder(tmp_path / "batches" / "first", {"cat": 60, "dog": 60})
     (tmp_path / "tables").mkdir()

@@ -13,7 +13,8 @@ from ..cli.command_line import CommandLine
 from ..cli.entry import run_command
 from ..errors import UserError
 from ..loading.image_files import ImageFilesDataModule
-from ..loading.remembered import remembered_data, require_datasets, require_there, was_trained_on
+from ..loading.remembered import remembered_data, require_datasets, require_there
+from ..loading.unseen import was_trained_on
 from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, read_checkpoint
 from ..run.files import write_text
@@ -123,18 +124,16 @@ class EvaluateCommand(Command):
 
     def _require_unseen(self, split: str) -> None:
         """Refuses images that it was trained on, which other options of the data may have cut."""
-        data = self.datamodule
-        was_seen = (
-            self._changed
-            and isinstance(data, ImageFilesDataModule)
-            and was_trained_on(self.about, data, split)
-        )
+        if not (self._changed and self.trainer.is_global_zero):
+            return
+        self.datamodule.prepare_data()
+        was_seen = was_trained_on(self.about, self.datamodule, split)
         if was_seen:
             raise UserError(
                 f"--split {split}: some of these images are those it was trained on; name others"
                 " with --data, or leave out options that cut other sets"
             )
-        if was_seen is None and split == "all":
+        if was_seen is None:
             self.note("the images of training are not here, so these may be among them")
 
 

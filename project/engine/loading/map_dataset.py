@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sized
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -122,6 +122,16 @@ class MapDatasetModule(ResizedDataModule):
             for split in ("train", *fractions)
         }
         return {split: positions[split] for split in SPLITS}
+
+    def recut(self, split_seed: int, fractions: Mapping[str, float]) -> Self:
+        """Returns the same datasets in the splits of another seed and other fractions."""
+        _ = self.datasets  # opened once for both
+        other = copy.copy(self)
+        vars(other).pop("positions", None)
+        other._digests = {}
+        other.split_seed = split_seed
+        other.fractions = dict(fractions)
+        return other
 
     def sample_name(self, position: int) -> str:
         """Returns the name whose hash decides a training sample's split: its position."""

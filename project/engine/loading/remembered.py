@@ -1,7 +1,7 @@
 """The data that a checkpoint was trained on; the file chooses nothing that is imported."""
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from inspect import signature
 from typing import Any
 
@@ -9,7 +9,6 @@ from ..errors import UserError, printable
 from ..run.checkpoint import About
 from ..run.settings import imported_class, plain_options
 from .data_module import ImageDataModule
-from .image_files import ImageFilesDataModule
 from .splits import SPLITS
 
 
@@ -50,31 +49,6 @@ def require_datasets(about: About, given: Collection[str]) -> None:
                 f" not choose what is imported; evaluate takes it by --data.{split} and its"
                 f" options, load_from_checkpoint in Python by {split}="
             )
-
-
-def was_trained_on(about: About, data: ImageFilesDataModule, split: str) -> bool | None:
-    """Returns True if images of a split were trained on, by whatever path; None if unknown."""
-    try:
-        data_class, options = remembered_data(about)
-        if not issubclass(data_class, ImageFilesDataModule):
-            return False
-        files = data_class(**options).files()
-    except (UserError, OSError, TypeError, ValueError):
-        return None
-    if not data.images_root.is_dir():
-        return False
-    # a file that the run itself has in both, as links, is no reason
-    trained = _identities(file.path for file in files if file.split == "train") - _identities(
-        file.path for file in files if file.split == split
-    )
-    measured = _identities(file.path for file in data.files() if file.split == split)
-    return not trained.isdisjoint(measured)
-
-
-def _identities(paths: Iterable[str]) -> set[tuple[int, int]]:
-    """Returns the device and inode of each file that is there."""
-    facts = [os.stat(path) for path in paths if os.path.exists(path)]
-    return {(fact.st_dev, fact.st_ino) for fact in facts}
 
 
 def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:

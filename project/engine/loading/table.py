@@ -168,8 +168,10 @@ class Table:
         if split_column and not split:
             raise sheet.error(f"the split must be train, val or test, got '{cell}'", line)
         path = self._find(row.get(path_column, ""), sheet, line)
+        is_inside = not os.path.isabs(path)
+        searched = path if is_inside else os.path.relpath(path, self.root)
         label = (
-            search_path(self.label_from, path, "--data.label_from")
+            search_path(self.label_from, searched, "--data.label_from")
             if self.label_from is not None
             else _label_of(sheet, line, label_columns)
         )
@@ -177,29 +179,27 @@ class Table:
             raise sheet.error("it has no label", line)
         group = row.get(self.group or "", "")
         if self.group is not None and not group:
-            group = self._name_of(path, search_path(self.group, path, "--data.group"))
+            group = search_path(self.group, searched, "--data.group")
+            group = group if is_inside else self._name_outside(group)
         return ImageFile(
             os.path.join(prefix_of(self.root), path),
             spelt(names.get(label, label)),
             split,
-            spelt(group or self._name_of(path)),
+            spelt(group or (path if is_inside else self._name_outside(path))),
         )
 
-    def _name_of(self, path: str, group: str = "") -> str:
-        """Returns the name of a file, or its group, whose hash decides the split.
+    def _name_outside(self, name: str) -> str:
+        """Returns the name of a file outside the root, or of its group: its hash decides the split.
 
-        It is the path below the root. Where an image lies outside, that depends on where the table
-        lies, and the whole path on the machine: there, it is the last folder and the name.
+        The path below the root depends on where the table lies, and the whole path on the machine:
+        the last folder and the name on neither.
         """
-        name = group or path
-        if path.partition(os.sep)[0] != os.pardir:
-            return name
         if name.startswith(os.pardir):
             name = os.path.abspath(self.root / name)
         return os.path.join(*Path(name).parts[-2:])
 
     def _find(self, name: str, sheet: Sheet, line: int) -> str:
-        """Finds a file by its path or id; returns its path below the root.
+        """Finds a file by its path or id; returns its path below the root, or an absolute one.
 
         An id is the name of a file at any depth, with or without its suffix. Both may be written as
         another system would.
@@ -221,12 +221,21 @@ class Table:
         )
 
     def _path_of(self, name: str, sheet: Sheet) -> str:
-        """Returns the path of a file as it is written, below the root or beside the table."""
+        """Returns the path of a file as it is written, below the root or beside the table.
+
+        It is absolute outside the root, and empty if there is no such file.
+        """
         folders = ("", self._beside[sheet.file])
         paths = [os.path.normpath(os.path.join(folder, name)) for folder in folders]
         path = next((path for path in paths if os.path.isfile(os.path.join(self.root, path))), "")
-        if path.startswith((os.sep, os.pardir)):  # splits must not depend on where the root lies
-            path = os.path.relpath(os.path.join(self.root, path), self.root)
+        if path.startswith((os.sep, os.pardir)):
+            # as the system does, ".." leads out of the folder that a link leads to
+            root = (
+                os.path.abspath(self.root) if os.path.isabs(path) else os.path.realpath(self.root)
+            )
+            below = os.path.relpath(os.path.join(root, path), root)
+            is_inside = below.partition(os.sep)[0] != os.pardir
+            path = below if is_inside else os.path.normpath(os.path.join(root, path))
         return path
 
     @cached_property
@@ -241,8 +250,8 @@ class Table:
 
     def _split_by_folders(self, files: list[ImageFile], notes: list[str]) -> list[ImageFile]:
         """Takes splits from the first folders of the paths, if all of these mean one."""
-        start = len(prefix_of(self.root))
-        tops = [file.path[start:].partition(os.sep)[0] for file in files]
+        prefix = prefix_of(self.root)
+        tops = [file.path.removeprefix(prefix).partition(os.sep)[0] for file in files]
         split_of = {top: split for split, top in split_names({*tops}).items()}
         if len(split_of) < 2 or split_of.keys() != {*tops}:
             return [file._replace(split="train") for file in files]
