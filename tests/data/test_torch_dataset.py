@@ -228,5 +228,10 @@ def test_a_checkpoint_neither_imports_it_nor_measures_on_something_else_and_a_ru
     assert "FakeData as train" in one_line(lambda: evaluate(best), capsys)
     assert "FakeData as test" in one_line(lambda: evaluate(best, *train), capsys)
     evaluate(*shlex.split(line))
+    assert "may be among them" not in capsys.readouterr().err
+    cut = one_line(
+        lambda: evaluate(*shlex.split(line), "--split=val", "--data.split_seed=1"), capsys
+    )
+    assert "--split val: some of these images are those it was trained on" in cut
     measured = read_json("runs/run/checkpoints/best.test.metrics.json")
     assert measured["loss"] == read_json("runs/run/metrics.json")["test"]["loss"]

@@ -1,6 +1,6 @@
 """Batches of images, the protocol of datasets that serve them, images in memory, and transforms."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol, cast
 
@@ -49,6 +49,14 @@ class BatchDataset(Protocol):
 
     def name(self, index: int) -> str:
         """The name of an image: a file's path, or the place that it comes from."""
+
+
+def digests_of(splits: Mapping[str, BatchDataset]) -> dict[str, str]:
+    """Hashes the names and labels of each split's samples, in their order."""
+    return {
+        split: digest_of(map(data.name, range(len(data))), getattr(data, "labels", None))
+        for split, data in splits.items()
+    }
 
 
 def digest_of(names: Iterable[str], labels: Tensor | None = None) -> str:

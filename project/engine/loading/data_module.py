@@ -25,7 +25,7 @@ from ..run.files import fetch_archive
 from ..training.checkpoints import change_of_data
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..upstream import position_of
-from .batch import ArrayDataset, BatchDataset, ImageBatch, TransformedDataset, digest_of
+from .batch import ArrayDataset, BatchDataset, ImageBatch, TransformedDataset, digests_of
 from .splits import stratified_split
 from .workers import LazyDataLoader, image_loader
 
@@ -171,12 +171,8 @@ class ImageDataModule(LightningDataModule, ABC):
 
         Two data sets that lie in different places are the same if these are equal.
         """
-        if not self._digests:
-            self.splits = self.splits or self.load()
-            self._digests = {
-                split: digest_of(map(data.name, range(len(data))), getattr(data, "labels", None))
-                for split, data in self.splits.items()
-            }
+        self.splits = self.splits or self.load()
+        self._digests = self._digests or digests_of(self.splits)
         return self._digests
 
     def class_counts(self) -> list[int]:
