@@ -233,5 +233,6 @@ def test_a_checkpoint_neither_imports_it_nor_measures_on_something_else_and_a_ru
         lambda: evaluate(*shlex.split(line), "--split=val", "--data.split_seed=1"), capsys
     )
     assert "--split val: some of these images are those it was trained on" in cut
+    assert cut.endswith("or cut these as in training, with --data.split_seed 0")
     measured = read_json("runs/run/checkpoints/best.test.metrics.json")
     assert measured["loss"] == read_json("runs/run/metrics.json")["test"]["loss"]

@@ -11,10 +11,10 @@ from lightning.pytorch.cli import LightningArgumentParser
 from ..cli.command import ClassParser, Command
 from ..cli.command_line import CommandLine
 from ..cli.entry import run_command
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..loading.image_files import ImageFilesDataModule
 from ..loading.remembered import remembered_data, require_datasets, require_there
-from ..loading.unseen import was_trained_on
+from ..loading.unseen import cut_of_training, was_trained_on
 from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, read_checkpoint
 from ..run.files import write_text
@@ -129,9 +129,11 @@ class EvaluateCommand(Command):
         self.datamodule.prepare_data()
         was_seen = was_trained_on(self.about, self.datamodule, split)
         if was_seen:
+            cut = cut_of_training(self.about, self.datamodule) if split != "all" else []
+            advice = f", or cut these as in training, with {listed(cut)}" if cut else ""
             raise UserError(
                 f"--split {split}: some of these images are those it was trained on; name others"
-                " with --data, or leave out options that cut other sets"
+                f" with --data{advice}"
             )
         if was_seen is None:
             self.note("the images of training are not here, so these may be among them")

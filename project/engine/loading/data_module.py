@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from ..errors import UserError, note, require
+from ..errors import UserError, require
 from ..hardware import loader_workers
 from ..preprocessing import Preprocessing, as_colour
 from ..randomness import Purpose, derived_seed, seed_generators
 from ..run.checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 from ..run.files import fetch_archive
-from ..training.checkpoints import change_of_data
+from ..training.checkpoints import note_change
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..upstream import position_of
 from .batch import ArrayDataset, BatchDataset, ImageBatch, TransformedDataset, digests_of
@@ -108,7 +108,7 @@ class ImageDataModule(LightningDataModule, ABC):
         self.batch_transforms = [*(batch_transforms or ())]
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
-        self._about: About = {}
+        self.compared_with: About = {}  # a checkpoint's, once the data is loaded
         self._digests: dict[str, str] = {}
         self._on_device: dict[str, Tensor] = {}
 
@@ -147,7 +147,7 @@ class ImageDataModule(LightningDataModule, ABC):
         data = data_class(**options | kwargs)
         if "root" not in kwargs:
             require_there(data, options)
-        data._about = about
+        data.compared_with = about
         return cast(Self, data)
 
     def expect_classes(self, names: Sequence[str], source: str | Path) -> None:
@@ -222,12 +222,9 @@ class ImageDataModule(LightningDataModule, ABC):
         """Opens the datasets once."""
         if not self.splits:
             self.splits = self.load()
-        if self._about and self.world[1] == 0 and (change := change_of_data(self._about, self)):
-            note(
-                f"the data has changed since the checkpoint was trained, {change}; images that it was"
-                " trained on may be in other splits"
-            )
-        self._about = {}  # said once
+        if self.compared_with and self.world[1] == 0:
+            note_change(self.compared_with, self)
+        self.compared_with = {}  # said once
         if stage == "fit":
             self.digests()  # before a callback exchanges the images
             self.require_usable(self.world[0])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sized
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,15 +123,13 @@ class MapDatasetModule(ResizedDataModule):
         }
         return {split: positions[split] for split in SPLITS}
 
-    def recut(self, split_seed: int, fractions: Mapping[str, float]) -> Self:
-        """Returns the same datasets in the splits of another seed and other fractions."""
-        _ = self.datasets  # opened once for both
-        other = copy.copy(self)
-        vars(other).pop("positions", None)
-        other._digests = {}
-        other.split_seed = split_seed
-        other.fractions = dict(fractions)
-        return other
+    def cut(self, split_seed: int, fractions: Mapping[str, float]) -> None:
+        """Cuts the samples anew, by another seed and other fractions."""
+        self.split_seed = split_seed
+        self.fractions = dict(fractions)
+        self.splits = {}
+        self._digests = {}
+        vars(self).pop("positions", None)
 
     def sample_name(self, position: int) -> str:
         """Returns the name whose hash decides a training sample's split: its position."""

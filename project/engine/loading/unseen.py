@@ -1,5 +1,6 @@
 """Finds out whether images that are to be measured were trained on, wherever they lie now."""
 
+import copy
 import filecmp
 import os
 from collections import defaultdict
@@ -54,13 +55,24 @@ def was_trained_on(about: About, data: ImageDataModule, split: str) -> bool | No
         try:
             trained = data_class(**options)
             by_content = _share_content(trained, data, split)
-            if by_content or known in (None, trained.digests().get("train")):
+            # hashing reads all files that are new on this machine
+            if by_content or not by_name or known in (None, trained.digests().get("train")):
                 return by_content
         except _FAILURES:
             pass
     elif known is None:  # a checkpoint of before
         return by_name
     return True if by_name and split != "all" else by_content
+
+
+def cut_of_training(about: About, data: ImageDataModule) -> list[str]:
+    """Returns the options of splits that the data has otherwise, as they were in training."""
+    trained = about["data"]["init_args"] if about["data"] is not None else {}
+    return [
+        f"--data.{name} {trained[name]}"
+        for name in _OF_SPLITS
+        if name in trained and trained[name] != data.hparams.get(name, trained[name])
+    ]
 
 
 def _recut(
@@ -70,9 +82,10 @@ def _recut(
     own = dict(data.hparams)
     cut = {name: options[name] for name in _OF_SPLITS if name in options and name in own}
     if isinstance(data, MapDatasetModule) and issubclass(data_class, MapDatasetModule):
-        return data.recut(
-            cut["split_seed"], {"test": cut["test_fraction"], "val": cut["val_fraction"]}
-        )
+        fractions = {"test": cut["test_fraction"], "val": cut["val_fraction"]}
+        datasets = copy.copy(data)  # which are opened already
+        datasets.cut(cut["split_seed"], fractions)
+        return datasets
     if isinstance(data, ImageFilesDataModule) and issubclass(data_class, ImageFilesDataModule):
         others = {name: value for name, value in own.items() if name not in _OF_SPLITS}
         files = type(data)(**others, **cut)

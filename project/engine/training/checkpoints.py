@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from ..errors import UserError, listed, printable
+from ..errors import UserError, listed, note, printable
 from ..preprocessing import is_preprocessing
 from ..run.checkpoint import ABOUT, About, Checkpoint, read_checkpoint
 from ..run.settings import imported_class, limited_by, network_of_file, plain_options
@@ -60,6 +60,15 @@ def change_of_data(about: About, data: object) -> str:
         return ""
     others = [split for split, digest in digests.items() if digest != known.get(split)]
     return f"in names, labels or lengths of files of {listed(others)}" if others else ""
+
+
+def note_change(about: About, data: object) -> None:
+    """Notes that data which was opened by a checkpoint differs from it."""
+    if change := change_of_data(about, data):
+        note(
+            f"the data has changed since the checkpoint was trained, {change}; images that it was"
+            " trained on may be in other splits"
+        )
 
 
 def _facts(data: object, name: str) -> dict[str, Any]:
