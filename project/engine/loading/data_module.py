@@ -213,9 +213,10 @@ class ImageDataModule(LightningDataModule, ABC):
             self.require_usable(self.world[0])
 
     def require_usable(self, world_size: int) -> None:
-        """Checks the batch size against the numbers of devices and of training images."""
+        """Checks the batch size and the sizes of all splits against the number of devices."""
         batch_size = self.batch_size
-        size = self.split_sizes().get("train", batch_size)
+        sizes = self.split_sizes()
+        size = sizes.get("train", batch_size)
         divisible = batch_size // world_size * world_size or world_size
         require(
             batch_size <= size,
@@ -229,6 +230,8 @@ class ImageDataModule(LightningDataModule, ABC):
             batch_size,
             f"a multiple of {world_size}, the number of devices, such as {divisible}",
         )
+        for split in ("val", "test"):  # Lightning asks for the test's loader after training
+            _require_shares(split, sizes.get(split, world_size), world_size)
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in the order of seed and epoch; to overfit, in one order."""
@@ -270,11 +273,7 @@ class ImageDataModule(LightningDataModule, ABC):
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
         size = len(self.splits[split])
-        if size < self.world[0]:
-            raise UserError(
-                f"the {split} set has fewer images, {size}, than there are processes,"
-                f" {self.world[0]}; use --trainer.devices {size}"
-            )
+        _require_shares(split, size, self.world[0])
         sampler = EvaluationSampler(shuffled(size, self.split_seed, 0), *self.world)
         return self._loader(self._served(split), sampler, split)
 
@@ -374,3 +373,12 @@ class ImageDataModule(LightningDataModule, ABC):
         dtype = batch.images.dtype
         rounded = images.round().clamp(0, torch.iinfo(dtype).max).to(dtype)
         return batch._replace(images=rounded, labels=labels)
+
+
+def _require_shares(split: str, size: int, world_size: int) -> None:
+    """Refuses a split of which a process would get no image."""
+    if size < world_size:
+        advice = f"; use --trainer.devices {size}" if size else ""
+        raise UserError(
+            f"the {split} set has fewer images, {size}, than there are processes, {world_size}{advice}"
+        )
