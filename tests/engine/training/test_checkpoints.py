@@ -25,6 +25,7 @@ from tests.engine.toy import (
     fit,
     load,
     one_line,
+    read_json,
     stop_at,
 )
 
@@ -68,6 +69,23 @@ def test_the_best_is_tested_once(workplace, monkeypatch, flags, losses, step, se
     assert len(curve(RUN, "test/accuracy")) == 1
     assert [at for at, _ in curve(RUN, "val/accuracy")] == [3, 7, 11]
     assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
+
+
+@cases("damage", Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:2000]))
+@cases("stop accuracies best", (7, [0.9, 0.5, 0.7, 0.6], 12), (13, [0.9, 0.5, 0.6, 0.7, 0.6], 12))
+def test_a_best_checkpoint_that_is_lost_while_a_run_is_stopped_is_replaced_by_the_best_from_there_on(
+    workplace, monkeypatch, capsys, stop, accuracies, best, damage
+):
+    """The second run is stopped in its test, after which its last weights are validated."""
+    pretend(monkeypatch, [1.0] * len(accuracies), accuracies)
+    stop_at(stop, "--trainer.max_epochs=3")
+    damage(BEST)
+    capsys.readouterr()
+    fit("--trainer.max_epochs=3")
+    assert f"{BEST}' is lost or damaged; " in capsys.readouterr().err
+    metrics = read_json(RUN / "metrics.json")
+    assert (metrics["step"], load(BEST)["global_step"]) == (best, best)
+    assert [metrics[split]["accuracy"] for split in ("val", "test")] == accuracies[-2:]
 
 
 def test_a_metric_that_nobody_knows_needs_a_mode(workplace, capsys):
