@@ -8,6 +8,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
+from ..errors import note
 from ..upstream import is_accumulating
 
 _EVENT_FILES = "events.out.tfevents.*"
@@ -59,10 +60,14 @@ def curve_lengths(trainer: Trainer) -> dict[str, int]:
 
 def rewind(folder: Path, lengths: dict[str, int]) -> None:
     """Removes what was logged after a checkpoint, which the run will log again."""
-    for path in folder.glob(_EVENT_FILES):
+    files = [*folder.glob(_EVENT_FILES)]
+    sizes = {path.name: path.stat().st_size for path in files}
+    for name in [name for name, length in lengths.items() if sizes.get(name, 0) < length]:
+        note(f"'{folder / name}' is lost or cut, and with it curves of before")
+    for path in files:
         if path.name not in lengths:
             path.unlink()
-        elif path.stat().st_size > lengths[path.name]:
+        elif sizes[path.name] > lengths[path.name]:
             with open(path, "r+b") as file:
                 file.truncate(lengths[path.name])
 

@@ -16,7 +16,7 @@ from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder
 from project.engine.run.loggers import place_in_folder
 from tests.distributed.processes import fork, wait, wait_until
-from tests.engine.toy import cases, curve, fit, stop_at
+from tests.engine.toy import RUN, cases, curve, fit, stop_at
 
 
 @pytest.fixture
@@ -97,6 +97,20 @@ def test_places_are_within_the_runs_folder_unless_absolute_and_wandb_continues_b
     places = [part.init_args.save_dir for part in loggers]
     assert places == [str(run), "/logs", "s3://bucket/x", None]
     assert [part.init_args.get("id") for part in wandb] == ["my-run", "mine", None]
+
+
+@cases("damage", Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:60]))
+def test_curves_that_are_lost_while_a_run_is_stopped_are_missed_when_it_resumes(
+    workplace, capsys, damage
+):
+    stop_at(6)
+    (events,) = RUN.glob("events.out.*")
+    damage(events)
+    capsys.readouterr()
+    fit()
+    said = capsys.readouterr().err
+    assert said.count(f"'{events}' is lost or cut, and with it curves of before") == 1
+    assert [step for step, _ in curve(RUN, "train/loss")] == [6, 7]
 
 
 class RecordingLogger(Logger):
