@@ -6,13 +6,14 @@ import os
 import platform
 import re
 import shlex
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, printable, require
+from ..errors import UserError, note, printable, require
 from .files import write_text
 
 CHECKPOINTS = "checkpoints"
@@ -90,6 +91,26 @@ class RunFolder:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         self._keep_others_out(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644))
         self.require_unfinished()  # it may have been finished just now
+
+    def wait_until_free(self) -> None:
+        """Waits for a process that trains here, such as one whose sweep was killed and that saves."""
+        is_noted = False
+        while holder := self._holder():
+            if not is_noted:
+                note(f"waiting for {holder}, which trains '{self.path}'")
+            is_noted = True
+            time.sleep(1.0)
+
+    def _holder(self) -> str | None:
+        """Returns the process that has locked the folder, if there is another one."""
+        try:
+            with open(self._lock, "r+") as lock:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return self._lock.read_text().strip() or "another process"
+        except OSError:  # there is none, or a file system without locks
+            pass
+        return None
 
     def _require_no_way_out(self) -> None:
         """Refuses a folder, perhaps from elsewhere, whose links would lead the run to other files.
