@@ -77,8 +77,10 @@ class RunFolder:
         return changes
 
     def require_unfinished(self) -> None:
-        """Refuses a run that has its final metrics."""
+        """Refuses a run that has its final metrics, and tidies up, which a kill may have prevented."""
         if self.metrics.exists():
+            self._require_no_way_out()
+            self._tidy_up()
             raise UserError(
                 f"the run '{self.path}' is finished, its test set measured; to train longer, start"
                 f" another from its weights: --name {shlex.quote(self.path.name)}_longer --model.weights"
@@ -144,8 +146,13 @@ class RunFolder:
     def write_metrics(self, metrics: Mapping[str, object]) -> None:
         """Writes the final metrics, the mark of a finished run, and tidies up."""
         write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
-        self.previous.unlink(missing_ok=True)
-        self._lock.unlink(missing_ok=True)
+        self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        """Removes what an unfinished run needs."""
+        for path in (self.previous, self._lock):
+            with suppress(OSError):  # in a folder that is only read
+                path.unlink(missing_ok=True)
 
 
 def read_metrics(run: str | Path) -> dict[str, Any]:

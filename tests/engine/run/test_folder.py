@@ -3,6 +3,7 @@
 import errno
 import os
 import platform
+import shutil
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -80,6 +81,28 @@ def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run
     run.write_metrics({})
     with pytest.raises(UserError, match=r"first try' is finished, its test set measured"):
         run.create()  # as where another process has just finished it
+
+
+def test_what_a_kill_behind_the_mark_of_the_end_has_left_is_removed_when_the_run_is_met_again(
+    run, tmp_path
+):
+    victim = tmp_path / "other" / "previous.ckpt"
+    victim.parent.mkdir()
+    run.create()
+    for file in (victim, run.previous, run.last, run.metrics):
+        file.touch()
+    with pytest.raises(UserError, match="is finished"):
+        run.require_unfinished()
+    assert {path.name for path in run.path.rglob("*")} == {
+        "checkpoints",
+        "last.ckpt",
+        "metrics.json",
+    }
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.symlink_to(victim.parent)  # as in a folder from elsewhere
+    with pytest.raises(UserError):
+        run.require_unfinished()
+    assert victim.exists()
 
 
 def spec(kind, **arguments):

@@ -5,6 +5,7 @@ import signal
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from tests.engine.toy import (
     RUN,
     STEPS,
     ToyClassifier,
+    ToyData,
     cases,
     curve,
     differences,
@@ -106,6 +108,35 @@ def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(
     assert not (RUN / "metrics.json").exists()
     fit()
     assert (RUN / "metrics.json").exists()
+
+
+def test_who_interrupts_a_run_while_it_opens_is_told_the_step_that_it_resumes_from(
+    workplace, monkeypatch, capsys
+):
+    stop_at(6)
+    monkeypatch.setattr(ToyData, "setup", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(SystemExit):
+        fit()
+    said = capsys.readouterr().err
+    assert said.count("stopped after step 6; to resume, run the same command") == 2
+    assert "step 0" not in said
+
+
+@cases("flags", [], ["--callbacks.last_checkpoint=false"])
+def test_without_a_best_checkpoint_lightning_adds_none_and_the_last_weights_are_tested(
+    workplace, flags
+):
+    fit("--callbacks.best_checkpoint=false", *flags)
+    names = {"best.ckpt"} if flags else {"best.ckpt", "last.ckpt"}
+    assert {path.name for path in RUN.rglob("*.ckpt")} == names
+    assert load(BEST)["global_step"] == STEPS
+    fit(
+        "--callbacks.best_checkpoint=false",
+        *flags,
+        "--trainer.enable_checkpointing=true",
+        "--name=b",
+    )
+    assert len({path.name for path in Path("runs/b").rglob("*.ckpt")}) == len(names) + 1
 
 
 @cases(
