@@ -87,7 +87,7 @@ class ImageDataModule(LightningDataModule, ABC):
         # plain numbers for jsonargparse's, as weights_only requires
         options = apply_to_collection(dict(self.hparams), int, int, wrong_dtype=bool)
         self.hparams.update(apply_to_collection(options, float, float))
-        self.batch_size = batch_size
+        self.batch_size = int(batch_size)  # a checkpoint of yours may hold it
         self.class_balance = class_balance
         self.split_seed = split_seed
         self.seed = seed
