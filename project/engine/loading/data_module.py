@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from ..errors import UserError, require
 from ..hardware import loader_workers
 from ..preprocessing import Preprocessing, as_colour
-from ..randomness import Purpose, derived_seed, seed_generators
+from ..randomness import Purpose, derived_seed, held_generators, seed_generators
 from ..run.checkpoint import ABOUT, read_checkpoint, require_same_classes
 from ..run.files import fetch_archive
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
@@ -350,6 +350,10 @@ class ImageDataModule(LightningDataModule, ABC):
             self._on_device[split] = dataset.images.to(indices.device)
         return self._on_device[split][indices % len(dataset)]
 
+    @cached_property
+    def _held(self) -> list[object]:
+        return held_generators(self.batch_transforms)
+
     def transform_batch(self, batch: ImageBatch) -> ImageBatch:
         """Applies ``batch_transforms`` to an augmented training batch.
 
@@ -367,7 +371,7 @@ class ImageDataModule(LightningDataModule, ABC):
         seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *self._position())
         devices = [images.device] if images.device.type == "cuda" else []
         with isolate_rng(include_cuda=False), torch.random.fork_rng(devices):
-            seed_generators(seed, images.device)
+            seed_generators(seed, images.device, self._held)
             for transform in self.batch_transforms:
                 images, labels = transform(images, labels)
         dtype = batch.images.dtype
