@@ -49,7 +49,9 @@ class MeanLoss(Counts):
         self.units = self.units.to(losses.device)  # once, as a copy waits for the device
         scaled = losses.float()[:, None] / self.units
         fits = scaled.abs() <= _MOST  # NaN does not
-        finest = fits.cumsum(1) == 1
+        # all units that are coarser fit, too
+        coarser = torch.arange(len(self.units), 0, -1, device=losses.device)
+        finest = fits.sum(1, keepdim=True) == coarser
         self.counts[:-2].add_(torch.where(finest, scaled, 0).round().long().sum(0))
         self.counts[-2].add_(len(losses))
         self.counts[-1].add_((~fits[:, -1]).sum())
