@@ -51,7 +51,7 @@ class Bookkeeping(Callback):
         Otherwise they stay, although a callback may have changed the batch size since.
         """
         if checkpoint.get(_LENGTH) != self._length:
-            for state in checkpoint["lr_schedulers"]:
+            for state in checkpoint.get("lr_schedulers", ()):
                 for name in length_attributes(state):
                     del state[name]
 
