@@ -30,7 +30,7 @@ FILE, COLUMNS = "out_of_fold.csv", ["path", "label", "true_label", "fold"]
 
 
 class Options(FitCLI):
-    """The options of ``project.fit``, checked, and the classes that they name, imported: the last step needs them."""
+    """The options of ``project.fit``; parsing imports the classes that the last step needs."""
 
     def before_instantiate_classes(self) -> None:
         """Leaves the folder of a run alone."""
@@ -39,7 +39,7 @@ class Options(FitCLI):
         """Builds nothing."""
 
     def prepare_for_checkpoints(self) -> None:
-        """Imports what checkpoints name of yours, and refuses a model of images with several classes."""
+        """Imports what checkpoints name of yours, and refuses models of several labels."""
         model = self.config.model
         model_class = resolve_name(model.class_path)
         if not model_class.has_one_class:

@@ -28,7 +28,7 @@ _MULTIPLIERS = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _WITHOUT_GENERATORS = (str, bytes, int, float, type, ModuleType, np.ndarray, Tensor)
 _MOST_PARTS = 1000
-"""Longer lists are samples of a dataset, which a search would take long for, and copy in workers."""
+"""Longer lists are a dataset's samples, which a search would take long for."""
 
 
 class Purpose(IntEnum):
@@ -134,8 +134,8 @@ def held_generators(*owners: object) -> list[object]:
             found.append(part)
         elif first_of_machine():
             note(
-                f"a transform or dataset holds a {type(part).__name__}, which cannot be seeded; a run"
-                " will not resume exactly"
+                f"a transform or dataset holds a {type(part).__name__}, which cannot be seeded;"
+                " a run will not resume exactly"
             )
     return found
 

@@ -384,5 +384,6 @@ def _require_shares(split: str, size: int, world_size: int) -> None:
     if size < world_size:
         advice = f"; use --trainer.devices {size}" if size else ""
         raise UserError(
-            f"the {split} set has fewer images, {size}, than there are processes, {world_size}{advice}"
+            f"the {split} set has fewer images, {size}, than there are processes,"
+            f" {world_size}{advice}"
         )

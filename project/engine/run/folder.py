@@ -77,7 +77,7 @@ class RunFolder:
         return changes
 
     def require_unfinished(self) -> None:
-        """Refuses a run that has its final metrics, and tidies up, which a kill may have prevented."""
+        """Refuses a run that has its final metrics, and tidies up if a kill prevented that."""
         if self.metrics.exists():
             self._require_no_way_out()
             self._tidy_up()
@@ -95,7 +95,7 @@ class RunFolder:
         self.require_unfinished()  # it may have been finished just now
 
     def wait_until_free(self) -> None:
-        """Waits for a process that trains here, such as one whose sweep was killed and that saves."""
+        """Waits for a process that trains here, such as one that saves as its sweep was killed."""
         is_noted = False
         while holder := self._holder():
             if not is_noted:

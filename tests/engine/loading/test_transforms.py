@@ -31,7 +31,7 @@ def of_numpy(image):
 
 
 class Seedable:
-    """Draws as albumentations' ``Compose`` does: from generators that ``set_random_seed`` replaces."""
+    """Draws as albumentations does, from generators that ``set_random_seed`` replaces."""
 
     def __init__(self):
         self.set_random_seed(None)
@@ -105,7 +105,7 @@ HOLDERS = {
 @pytest.mark.parametrize("make", HOLDERS.values(), ids=HOLDERS)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_generators_that_a_transform_holds_are_functions_of_seed_epoch_and_index(make, num_workers):
-    """So that a resumed run, in the middle of an epoch, and any workers draw as an undisturbed one."""
+    """So that a run that resumes within an epoch, and any workers, draw as others do."""
     whole = by_index(batches(train_transforms=[make()], num_workers=0, done=0))
     rest = by_index(batches(train_transforms=[make()], num_workers=num_workers, done=2))
     other = by_index(batches(train_transforms=[make()], num_workers=0, done=2, epoch=3))

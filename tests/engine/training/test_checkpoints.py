@@ -75,7 +75,7 @@ def test_the_best_is_tested_once(workplace, monkeypatch, flags, losses, step, se
 
 @cases("damage", Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:2000]))
 @cases("stop accuracies best", (7, [0.9, 0.5, 0.7, 0.6], 12), (13, [0.9, 0.5, 0.6, 0.7, 0.6], 12))
-def test_a_best_checkpoint_that_is_lost_while_a_run_is_stopped_is_replaced_by_the_best_from_there_on(
+def test_a_best_checkpoint_that_is_lost_while_a_run_is_stopped_is_replaced_by_the_next_best(
     workplace, monkeypatch, capsys, stop, accuracies, best, damage
 ):
     """The second run is stopped in its test, after which its last weights are validated."""
