@@ -5,10 +5,10 @@ Each fold is a run, ``runs/NAME/fold_1`` and so on. The same command resumes: fi
 """
 
 import csv
-import signal
-import subprocess
+import os
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, cast
 
 import torch
@@ -17,35 +17,55 @@ from seeds import line
 from project.analysis.evaluation import evaluate_split
 from project.analysis.plots import confusion_figure
 from project.data import ImageDataModule
-from project.engine import read_metrics
+from project.engine import UserError, read_metrics
 from project.engine.cli.entry import one_line_errors
+from project.engine.cli.parser import import_modules
+from project.engine.run.files import whole_file
+from project.engine.run.processes import run_apart
+from project.fit import FitCLI
 from project.model import ImageClassifier
+from project.model.networks import is_path
 
 FILE, COLUMNS = "out_of_fold.csv", ["path", "label", "true_label", "fold"]
+
+
+class Options(FitCLI):
+    """The options of ``project.fit``; parsing imports the classes that the last step needs."""
+
+    def before_instantiate_classes(self) -> None:
+        """Leaves the folder of a run alone."""
+
+    def instantiate_classes(self) -> None:
+        """Builds nothing."""
+
+    def prepare_for_checkpoints(self) -> None:
+        """Imports what checkpoints name of yours, and refuses models of several labels."""
+        model = self.config.model
+        model_class = resolve_name(model.class_path)
+        if not model_class.has_one_class:
+            raise UserError("scripts/folds.py needs a model of images with one class each")
+        yours = [
+            model.init_args.get("arch"),
+            model_class is not ImageClassifier and model.class_path,
+        ]
+        for path in yours:
+            if path and is_path(path):
+                import_modules(path.rpartition(".")[0])
 
 
 def train(runs: list[Path], options: list[str]) -> None:
     """Runs ``project.fit`` for each fold that is not finished; if one fails, ends as it did."""
     for fold, run in enumerate(runs, 1):
         if not (run / "metrics.json").exists():
-            given = [*options, f"--data.folds={len(runs)}", f"--data.fold={fold}"]
-            place = [f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
-            command = [sys.executable, "-m", "project.fit", *given, *place]
-            if code := finish(subprocess.Popen(command, start_new_session=True)):
+            command = [sys.executable, "-m", "project.fit", *of_fold(run, fold, len(runs), options)]
+            if code := run_apart(command):
                 sys.exit(code)
 
 
-def finish(process: subprocess.Popen[bytes]) -> int:
-    """Waits for a run, which signals reach through this process alone, so that it saves; returns its exit code."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-    before = {
-        number: signal.signal(number, lambda number, _: process.send_signal(number))
-        for number in signals
-    }
-    code = process.wait()
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    return code
+def of_fold(run: Path, fold: int, folds: int, options: list[str]) -> list[str]:
+    """Returns the options of a fold's run."""
+    given = [*options, f"--data.folds={folds}", f"--data.fold={fold}"]
+    return [*given, f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
 
 
 def rows_of(run: Path, fold: int) -> list[list[Any]]:
@@ -72,10 +92,11 @@ def main(name: str, folds: int, options: list[str]) -> None:
     """Trains what is not trained yet, and puts all folds together."""
     folder = Path("runs") / name
     runs = [folder / f"fold_{fold}" for fold in range(1, folds + 1)]
+    Options(of_fold(runs[0], 1, folds, options)).prepare_for_checkpoints()
     train(runs, options)
     tests = [read_metrics(run) for run in runs]
     names = tests[0]["class_names"]
-    with open(folder / FILE, "w", newline="") as file:
+    with whole_file(folder / FILE) as partial, open(partial, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*COLUMNS, *(f"probability_{label}" for label in names)])
         for fold, run in enumerate(runs, 1):
@@ -100,4 +121,7 @@ if __name__ == "__main__":
             "usage: python scripts/folds.py NAME FOLDS OPTIONS..., such as: flowers 5 --data FOLDER"
         )
     with one_line_errors():
-        main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+        _, name, folds, *options = sys.argv
+        sys.path.append(os.getcwd())  # as of python -m project.fit
+        del sys.argv[1:]  # LightningCLI warns if there are two command lines
+        main(name, int(folds), options)

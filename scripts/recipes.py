@@ -9,7 +9,6 @@ import argparse
 import shlex
 import shutil
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from seeds import curve
 
 from project.engine import read_metrics
 from project.engine.cli.entry import one_line_errors
+from project.engine.run.processes import run_apart
 
 ALONE = "the config alone"
 RECIPES = (  # those that suit a small network and a few epochs
@@ -40,7 +40,8 @@ def train(options: list[str], run: Path) -> None:
     command, done = ["-m", "project.fit", *options, *place], run / "command.txt"
     if not done.exists():
         shutil.rmtree(run, ignore_errors=True)
-        subprocess.run([sys.executable, *command], check=True)
+        if code := run_apart([sys.executable, *command]):
+            sys.exit(code)
         done.write_text(shlex.join(command))
     elif done.read_text() != shlex.join(command):
         sys.exit(f"'{run}' was trained by other options; choose another --folder")

@@ -3,6 +3,7 @@
 import statistics
 import sys
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,21 @@ def curve(run: Path) -> Curve:
     if "train/first_batch" not in events.Tags()["images"]:
         return []
     start = events.Images("train/first_batch")[0].wall_time
-    return [(event.wall_time - start, event.value) for event in events.Scalars("val/accuracy")]
+    return [(event.wall_time - start, event.value) for event in _points(events, "val/accuracy")]
 
 
 def steady(run: Path) -> float:
     """Returns the seconds that all steps take at the pace between the first and the last logged one, so without compiling."""
-    logged = _events(run).Scalars("train/loss")
+    logged = _points(_events(run), "train/loss")
     first, last = logged[0], logged[-1]
     return float(
         (last.wall_time - first.wall_time) / max(1, last.step - first.step) * (last.step + 1)
     )
+
+
+def _points(events: Any, name: str) -> list[Any]:
+    """Returns a curve in the order of its steps; files are read by the times in their names."""
+    return sorted(events.Scalars(name), key=attrgetter("step"))
 
 
 @cache

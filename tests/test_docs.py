@@ -195,7 +195,9 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     text = (ROOT / "docs" / "change_it.md").read_text()
     for long, short in SMALLER.items():
         text = text.replace(long, short)
-    own, train, use, find = re.findall(r"```python\n(.*?)```", text, re.S)
+    own, _callback, train, use, find = re.findall(
+        r"```python\n(.*?)```", text, re.S
+    )  # test_resume.py has the second
     draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
     names: dict[str, Any] = {}
     used: dict[str, Any] = {}

@@ -5,9 +5,11 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tensorboard.plugins.hparams import plugin_data_pb2
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
@@ -25,7 +27,7 @@ from tests.conftest import (
     stop_at,
     write_csv,
 )
-from tests.engine.toy import differences, events, outcome
+from tests.engine.toy import curve, differences, events, outcome
 
 
 def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
@@ -60,9 +62,28 @@ def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     assert rates == pytest.approx([0.05, 0.1, 0.1, 0.1 * (0.01 + 0.99 / 2)])
     evaluated = {"val/confusion_matrix", "test/confusion_matrix", "test/confident_mistakes"}
     assert images == {"train/first_batch", *evaluated}
-    assert "_hparams_/session_start_info" in logged.summary_metadata
+    assert not {"hp_metric", "epoch"} & scalars
     points = [*map(logged.Images, evaluated), logged.Scalars("val/accuracy")]
     assert [[point.step for point in of_name] for of_name in points] == [[3]] * 4
+
+
+def test_tensorboard_compares_runs_by_the_monitored_metric_and_the_tests(tiny_run):
+    """As its page HPARAMS reads them: the last point of each curve that an experiment names."""
+    messages: Any = plugin_data_pb2
+    named = {
+        tag: messages.HParamsPluginData.FromString(metadata.plugin_data.content)
+        for tag, metadata in events(tiny_run).summary_metadata.items()
+        if tag.startswith("_hparams_/")
+    }
+    metrics = read_json(tiny_run / "metrics.json")
+    columns = [info.name.tag for info in named["_hparams_/experiment"].experiment.metric_infos]
+    assert columns == ["val/accuracy", "test/accuracy"]
+    for column in columns:
+        expected = metrics[column.split("/")[0]]["accuracy"]
+        assert [value for _, value in curve(tiny_run, column)] == [pytest.approx(expected)]
+    settings = named["_hparams_/session_start_info"].session_start_info.hparams
+    assert settings["model.optimizer.lr"].number_value == 0.1
+    assert settings["model.arch"].string_value == "resnet9_slim"
 
 
 def test_the_saved_config_repeats_the_run(tiny_run, workplace):

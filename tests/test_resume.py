@@ -15,6 +15,7 @@ from tests.conftest import (
     LAST,
     MULTILABEL,
     PAIRS,
+    ROOT,
     RUN,
     SmallNetwork,
     cases,
@@ -38,6 +39,14 @@ class Row(NamedTuple):
     fails: Iterable[int] = ()
 
 
+(EXAMPLE,) = re.findall(
+    r"^```python\n([^`]+class GrowingBatches[^`]+)", (ROOT / "docs/change_it.md").read_text(), re.M
+)
+exec(EXAMPLE)
+GROWING = (
+    f"--trainer.callbacks+={__name__}.GrowingBatches"
+    " --trainer.reload_dataloaders_every_n_epochs=1 --data.batch_size=8"
+)
 FIVE_EPOCHS = "--trainer.max_epochs=5 --callbacks.last_checkpoint.every_n_steps=1"
 RECIPES = "examples.recipes"
 ROWS = {
@@ -50,6 +59,18 @@ ROWS = {
         f"--model.lr_scheduler={RECIPES}.head_first.HeadFirst --model.layer_decay=0.5"
         " --model.optimizer=AdamW",
         (2, 5),
+    ),
+    # of eight, four and two steps, in a schedule of 24
+    "a batch size that grows": Row(f"{GROWING} --trainer.max_epochs=3", (3, 10, 13)),
+    "a batch size that grows, one cycle": Row(
+        f"{GROWING} --model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=0.1"
+        " --model.lr_scheduler_interval=step",
+        (10,),
+    ),
+    "images that grow": Row(
+        f"--trainer.callbacks+={RECIPES}.progressive_resizing.ProgressiveResizing"
+        " --trainer.callbacks.multiple=4",
+        (3, 6),
     ),
     # between a validation and the end of its epoch, and after the last validation
     "seldom validated": Row(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import sys
@@ -11,6 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from unittest.mock import patch
 
+import folds
 import label_errors
 import near_duplicates
 import numpy as np
@@ -20,6 +22,7 @@ import recipes
 import seeds
 from scaling import Bucket, Link, Step, forecast, measure
 
+from project.engine.run.folder import RunFolder
 from project.model.networks import build_network
 from tests.conftest import (
     QUIET,
@@ -28,11 +31,21 @@ from tests.conftest import (
     TINY_DATA,
     TINY_TRAINER,
     as_in_a_terminal,
+    cases,
     make_folder,
+    one_line,
     read_json,
     rows,
 )
-from tests.distributed.processes import started, succeed, wait_until
+from tests.distributed.processes import (
+    descendants,
+    fork,
+    is_running,
+    started,
+    succeed,
+    wait,
+    wait_until,
+)
 
 SWEEP = ROOT / "examples" / "launch" / "sweep.py"
 OPTIONS = ["--data.train_size=256", *TINY_DATA[1:4], *TINY_TRAINER, *QUIET, *SLIM]
@@ -64,14 +77,45 @@ def test_the_tables_of_seeds_and_recipes_have_means_spreads_and_differences_by_s
     assert re.search(r"training, seconds +\d+\.\d\d ± 0\.00 ", printed)
 
 
+MINE = """
+from project.model import ImageClassifier
+from project.model.small_networks import ResNet9
+
+class Net(ResNet9):
+    def __init__(self, num_classes):
+        super().__init__(num_classes, width=8)
+
+class Mine(ImageClassifier):
+    def __init__(self, class_names, preprocessing, **kwargs):
+        super().__init__(class_names, preprocessing, **{"arch": "mine.Net"} | kwargs)
+"""
+
+
+@cases(
+    "option text",
+    ("--model=examples.multilabel.MultilabelClassifier", "a model of images with one class each"),
+    ("--model=nowhere.Mine", "there is no ImageClassifier 'nowhere.Mine'"),
+    ("--data.no_option=3", "Option 'no_option' is not accepted"),
+)
+def test_what_the_last_step_of_folds_cannot_do_is_refused_before_the_first(
+    workplace, monkeypatch, capsys, option, text
+):
+    make_folder(workplace / "images", {"rose": 4, "tulip": 4})
+    monkeypatch.setattr("folds.run_apart", lambda *_: 0)
+    said = one_line(lambda: folds.main("cv", 2, ["--data=images", option]), capsys)
+    assert text in said
+    assert not Path("runs").exists()
+
+
 @pytest.mark.slow
 def test_folds_resume_after_ctrl_c_and_classify_each_image_by_the_run_that_has_not_seen_it(
     workplace,
 ):
+    (workplace / "mine.py").write_text(MINE)
     classes = ("rose", "tulip")
     images = make_folder(workplace / "images", dict.fromkeys(classes, 14))
     data = ["--data=images", "--data.split_seed=2", "--data.image_size=32", "--data.batch_size=4"]
-    options = [*data, *TINY_TRAINER, *QUIET, *SLIM, "--trainer.max_epochs=6"]
+    options = [*data, *TINY_TRAINER, *QUIET, "--model=mine.Mine", "--trainer.max_epochs=6"]
     command = [sys.executable, str(ROOT / "scripts" / "folds.py"), "cv", "2", *options]
     with started(command, workplace) as stopped:
         wait_until(Path("runs/cv/fold_1/checkpoints/last.ckpt").exists, workplace)
@@ -123,16 +167,20 @@ def trials():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -9)])
-def test_a_sweep_that_was_stopped_resumes_its_trial(workplace, number, code):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGKILL, -9)]
+)
+def test_a_sweep_that_was_stopped_resumes_its_trial_which_ends_with_it(workplace, number, code):
     with started([*COMMAND, "--trials=2"], workplace) as stopped:
         wait_until(Path("runs/lr/trial_000/checkpoints/last.ckpt").exists, workplace)
+        (trial,) = descendants(stopped.pid)
         stopped.send_signal(number)
         assert stopped.wait(120) == code
-    if number == signal.SIGKILL:  # the trial goes on without it
-        wait_until(Path("runs/lr/trial_000/metrics.json").exists, workplace)
-    found = succeed([*COMMAND, "--trials=2"], workplace, timeout=400)
-    assert ("continuing runs/lr/trial_000" in found.err) == (number == signal.SIGTERM)
+        # of one that was killed, the next sweep waits until its trial has saved
+        assert number == signal.SIGKILL or not is_running(trial)
+        found = succeed([*COMMAND, "--trials=2"], workplace, timeout=400)
+        assert not is_running(trial)
+    assert "continuing runs/lr/trial_000" in found.err
     first, again, second = trials()
     assert (first.state.name, again.params) == ("FAIL", first.params)
     names = sorted(path.name for path in Path("runs/lr").glob("trial_*"))
@@ -141,6 +189,57 @@ def test_a_sweep_that_was_stopped_resumes_its_trial(workplace, number, code):
         assert trial.value == read_json(f"runs/lr/{run}/metrics.json")["val"]["accuracy"]
     best = max(again, second, key=lambda trial: trial.value)
     assert f"best: {best.value:.4f}, {best.params}" in found.out
+
+
+def sweep(*args: str, run_apart=None) -> optuna.Study:
+    """Runs the script in this process, with another function in place of trainings."""
+    script = runpy.run_path(str(SWEEP))
+    if run_apart:
+        script["train"].__globals__["run_apart"] = run_apart
+    with as_in_a_terminal():
+        study: optuna.Study = script["main"](["--name=lr", "--trials=1", *args])
+    return study
+
+
+def test_a_trial_that_was_stopped_before_it_could_save_is_no_failure(workplace):
+    def trained(command, is_done) -> int:
+        run = Path("runs/lr/trial_000")
+        assert f"--name={run.name}" in command
+        run.mkdir(parents=True)
+        (run / "metrics.json").write_text('{"val": {"accuracy": 0.5}, "test": {}}')
+        return 0
+
+    with pytest.raises(SystemExit) as ended:
+        sweep(run_apart=lambda *_: 75)
+    assert ended.value.code == 75
+    assert sweep(run_apart=trained).best_value == 0.5
+    assert [trial.state.name for trial in trials()] == ["FAIL", "COMPLETE"]  # the second again
+
+
+def test_a_second_sweep_of_one_name_is_refused_in_one_line(workplace, capsys):
+    def second(*_) -> int:
+        said = one_line(lambda: sweep(run_apart=lambda *_: 0), capsys)
+        assert "the sweep 'runs/lr' is running in another process; choose another --name" in said
+        return 2
+
+    sweep(run_apart=second)
+    assert [trial.state.name for trial in trials()] == ["FAIL"]
+
+
+def test_a_sweep_waits_for_a_run_that_is_still_being_trained(workplace, capsys, monkeypatch):
+    def hold() -> None:
+        run = RunFolder("runs/lr", "trial_000")
+        run.create()
+        wait_until(Path("enough").exists, workplace)
+        run.write_metrics({"val": {"accuracy": 0.5}, "test": {}})
+
+    holder = fork(hold, {}, workplace / "log")
+    wait_until(lambda: Path("runs/lr/trial_000/.lock").exists(), workplace)
+    monkeypatch.setattr("time.sleep", lambda _: Path("enough").touch())
+    assert sweep(run_apart=None).best_value == 0.5
+    assert wait([holder]) == [0]
+    said = capsys.readouterr().err
+    assert said.count("waiting for process") == 1
 
 
 def every_message(step: Step, processes: int, link: Link) -> float:

@@ -7,19 +7,20 @@ study's database.
 
 import argparse
 import csv
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import optuna
+from filelock import Timeout
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
-from project.engine import note, read_metrics
+from project.engine import UserError, note, read_metrics
 from project.engine.cli.entry import one_line_errors
+from project.engine.run.files import one_at_a_time
+from project.engine.run.folder import RunFolder
+from project.engine.run.processes import run_apart
 
 SPACE: dict[str, Any] = {
     "model.optimizer.lr": FloatDistribution(0.01, 1.0, log=True),
@@ -28,32 +29,29 @@ SPACE: dict[str, Any] = {
 METRIC = "accuracy"  # of the validation set; the greatest is best
 PRUNER = optuna.pruners.MedianPruner(n_startup_trials=5)
 STOPPED = 75  # the code of a run that was asked to stop, and can resume
-EVERY = 1.0  # seconds between two looks at a trial
 
 
 def train(trial: optuna.Trial, run: Path, options: list[str]) -> TrialState:
     """Trains in a process of its own, until it ends or Optuna prunes the trial."""
     values = [f"--{name}={value}" for name, value in trial.params.items()]
     place = [f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
-    command = [sys.executable, "-m", "project.fit", *options, *values, *place]
-    process = subprocess.Popen(command, start_new_session=True)  # apart from this one's Ctrl-C
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: process.send_signal(number))
+    pruned = False
     reported = 0
-    while process.poll() is None:
-        time.sleep(EVERY)
+
+    def prune() -> bool:
+        nonlocal pruned, reported
         for value in validations(run)[reported:]:
             trial.report(value, reported)
             reported += 1
-        if reported and trial.should_prune():
-            process.terminate()
-            process.wait()
-            return TrialState.PRUNED
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    if process.returncode == STOPPED:
+        pruned = reported > 0 and trial.should_prune()
+        return pruned
+
+    code = run_apart([sys.executable, "-m", "project.fit", *options, *values, *place], prune)
+    if pruned:
+        return TrialState.PRUNED
+    if code == STOPPED:
         sys.exit(STOPPED)
-    return TrialState.FAIL if process.returncode else TrialState.COMPLETE
+    return TrialState.FAIL if code else TrialState.COMPLETE
 
 
 def validations(run: Path) -> list[float]:
@@ -66,14 +64,25 @@ def validations(run: Path) -> list[float]:
 
 
 def main(args: list[str]) -> optuna.Study:
-    """Resumes a trial that was stopped, and runs new ones until there are as many as wanted."""
+    """Searches, unless another process does in the same folder."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--name", required=True)
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     chosen, options = parser.parse_known_args(args)
     folder = Path("runs", chosen.name)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = one_at_a_time(folder / "study.db").acquire(timeout=0)
+    except Timeout as error:
+        raise UserError(
+            f"the sweep '{folder}' is running in another process; choose another --name"
+        ) from error
+    with lock:
+        return search(folder, chosen.trials, chosen.seed, options)
+
+
+def search(folder: Path, trials: int, seed: int, options: list[str]) -> optuna.Study:
+    """Resumes a trial that was stopped, and runs new ones until there are as many as wanted."""
     storage = f"sqlite:///{folder}/study.db"
     study = optuna.create_study(
         storage=storage,
@@ -86,12 +95,13 @@ def main(args: list[str]) -> optuna.Study:
         name = stopped.user_attrs.get("run", f"trial_{stopped.number:03d}")
         study.enqueue_trial(stopped.params, user_attrs={"run": name})
         study.tell(stopped.number, state=TrialState.FAIL)
-    while study.get_trials(states=[TrialState.WAITING]) or chosen.trials > sum(
+    while study.get_trials(states=[TrialState.WAITING]) or trials > sum(
         "run" not in trial.user_attrs for trial in study.trials
     ):
-        study.sampler = optuna.samplers.TPESampler(seed=chosen.seed + len(study.trials))
+        study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))
         trial = study.ask(SPACE)
         run = folder / trial.user_attrs.get("run", f"trial_{trial.number:03d}")
+        RunFolder(folder, run.name).wait_until_free()
         finished = (run / "metrics.json").exists()
         state = TrialState.COMPLETE if finished else train(trial, run, options)
         value = None

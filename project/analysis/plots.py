@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +99,20 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
 
 
 def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
-    """Reads a run's curves from TensorBoard's files: by name, the value at each step."""
+    """Reads a run's curves from TensorBoard's files: by name, the value at each step, in order.
+
+    TensorBoard reads files in the order of the times in their names, which a clock may set back.
+    """
     # here, as it takes a while to import
     from tensorboard.backend.event_processing import event_accumulator
 
     accumulator: Any = event_accumulator.EventAccumulator
     events = accumulator(str(run), size_guidance={"scalars": 0}).Reload()  # 0: keep every point
     return {
-        name: {event.step: event.value for event in events.Scalars(name)}
+        name: {
+            event.step: event.value
+            for event in sorted(events.Scalars(name), key=attrgetter("step", "wall_time"))
+        }
         for name in events.Tags()["scalars"]
     }
 

@@ -8,17 +8,27 @@ it seeded by such a hash.
 
 import hashlib
 import random
+from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .errors import first_of_machine, note
+
 _GOLDEN_RATIO = 0x9E3779B97F4A7C15 - (
     1 << 64
 )  # 2^64 divided by the golden ratio, odd, as a signed integer
 _MULTIPLIERS = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
+
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_WITHOUT_GENERATORS = (str, bytes, int, float, type, ModuleType, np.ndarray, Tensor)
+_MOST_PARTS = 1000
+"""Longer lists are a dataset's samples, which a search would take long for."""
 
 
 class Purpose(IntEnum):
@@ -32,6 +42,7 @@ class Purpose(IntEnum):
     EVALUATION = 8
     BALANCE = 9
     DATASET = 11
+    HELD = 12
 
 
 def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:
@@ -84,14 +95,86 @@ def derived_seed(purpose: int, *place: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-def seed_generators(seed: int, device: torch.device | None = None) -> None:
+def seed_generators(
+    seed: int, device: torch.device | None = None, held: Sequence[object] = ()
+) -> None:
     """Seeds the generators that all code shares: Python's, NumPy's, torch's on CPU and ``device``.
 
     ``torch.manual_seed`` would ask every kind of device that torch knows, each time with a
-    traceback for those not used.
+    traceback for those not used. ``held`` are those of :func:`held_generators`.
     """
     torch.default_generator.manual_seed(seed)
     if device is not None and device.type != "cpu":
         torch.get_device_module(device).manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  # what other code draws from
+    for number, generator in enumerate(held):
+        _seed_held(generator, derived_seed(Purpose.HELD, seed, number))
+
+
+def held_generators(*owners: object) -> list[object]:
+    """Finds generators that transforms or a dataset hold for themselves, to be seeded as well.
+
+    Otherwise a run would resume with other numbers, and each worker would draw the same. They are
+    looked for in attributes, containers, closures and variables of a module, and are objects with
+    ``set_random_seed``, as of albumentations, and generators of Python, NumPy and torch. What
+    cannot be seeded is named in a note.
+    """
+    found: list[object] = []
+    left = [*reversed(owners)]
+    seen = set[int]()
+    while left:
+        part = left.pop()
+        if id(part) in seen or isinstance(part, _WITHOUT_GENERATORS):
+            continue
+        seen.add(id(part))
+        if not _is_generator(part):
+            left.extend(reversed(_parts_of(part)))
+        elif _can_be_seeded(part):
+            found.append(part)
+        elif first_of_machine():
+            note(
+                f"a transform or dataset holds a {type(part).__name__}, which cannot be seeded;"
+                " a run will not resume exactly"
+            )
+    return found
+
+
+def _is_generator(part: object) -> bool:
+    return isinstance(part, _GENERATORS) or callable(getattr(type(part), "set_random_seed", None))
+
+
+def _can_be_seeded(generator: object) -> bool:
+    if isinstance(generator, np.random.Generator):
+        return type(generator.bit_generator).__module__.startswith("numpy.")
+    return not isinstance(generator, random.SystemRandom)
+
+
+def _parts_of(value: object) -> list[object]:
+    """Returns what an object refers to; of a module's variables, generators alone."""
+    if isinstance(value, dict | list | tuple):
+        parts = value.values() if isinstance(value, dict) else value
+        return [*parts] if len(parts) <= _MOST_PARTS else []
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, MethodType):
+        return [value.__self__]
+    if isinstance(value, FunctionType):
+        variables = map(value.__globals__.get, value.__code__.co_names)
+        filled = [cell for cell in value.__closure__ or () if cell != CellType()]
+        closure = [cell.cell_contents for cell in filled]
+        return [*closure, *filter(_is_generator, variables)]
+    methods = [part for part in vars(type(value)).values() if isinstance(part, FunctionType)]
+    return [*getattr(value, "__dict__", {}).values(), *methods]
+
+
+def _seed_held(generator: Any, seed: int) -> None:
+    if hasattr(generator, "set_random_seed"):
+        generator.set_random_seed(seed % 2**32)
+    elif isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, np.random.Generator):
+        numbers = generator.bit_generator
+        numbers.state = type(numbers)(seed).state
+    else:  # Python's, or NumPy's of old
+        generator.seed(seed % 2**32)

@@ -110,9 +110,11 @@ def reopen_epoch(checkpoint: dict[str, Any]) -> None:
             counts["processed"] = counts["completed"] = counts["started"] - 1
 
 
-def length_attributes(schedule: Mapping[str, Any]) -> set[str]:
-    """Names the attributes of a schedule that follow from the length of training."""
-    return {"total_steps", "_schedule_phases", *schedule.get("lengths", ())} & {*schedule}
+def length_attributes(schedule: Mapping[str, Any]) -> list[str]:
+    """Names the attributes in a schedule's state that follow from the length of training."""
+    changed = schedule.get("lengths")
+    others = changed if isinstance(changed, list) else []  # a file may say anything
+    return [name for name in schedule if name in ("total_steps", "_schedule_phases", *others)]
 
 
 def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:

@@ -7,13 +7,15 @@ predicted labels. Counts are integers, which add up to the same in any order, so
 depend on how a set is cut into batches and processes.
 """
 
+from operator import mul
+
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-_LOSS_UNIT = 2.0**-20  # nats
-_LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
+_MOST = 2.0**40
+"""The largest loss of a row in the row's units, of which 2^23 images still fit 64 bits."""
 
 
 class Counts(Metric):
@@ -29,25 +31,36 @@ class Counts(Metric):
 
 
 class MeanLoss(Counts):
-    """The mean loss; NaN if any loss is not finite or above 2^20."""
+    """The mean loss; NaN if a loss is not finite.
+
+    Losses are counted in units of 2^-20, and large ones in coarser units, to a millionth of
+    themselves: validation of a network that has hardly begun may show millions.
+    """
 
     higher_is_better = False
 
     def __init__(self) -> None:
-        super().__init__(3)
+        units = 2.0 ** torch.arange(-20, 108, 20)  # the last reach the largest float32
+        super().__init__(len(units) + 2)
+        self.units = units  # no buffer, which float16 would round
 
     def update(self, preds: Tensor, target: Tensor, losses: Tensor) -> None:
-        """Adds up losses in integer units, images, and losses that are not finite."""
-        finite = losses.abs() <= _LARGEST_LOSS  # NaN is not
-        units = torch.where(finite, losses.float() / _LOSS_UNIT, 0).round().long()
-        self.counts[0].add_(units.sum())
-        self.counts[1].add_(len(losses))
-        self.counts[2].add_((~finite).sum())
+        """Adds up losses, each in the finest units that it fits, images, and non-finite losses."""
+        self.units = self.units.to(losses.device)  # once, as a copy waits for the device
+        scaled = losses.float()[:, None] / self.units
+        fits = scaled.abs() <= _MOST  # NaN does not
+        # all units that are coarser fit, too
+        coarser = torch.arange(len(self.units), 0, -1, device=losses.device)
+        finest = fits.sum(1, keepdim=True) == coarser
+        self.counts[:-2].add_(torch.where(finest, scaled, 0).round().long().sum(0))
+        self.counts[-2].add_(len(losses))
+        self.counts[-1].add_((~fits[:, -1]).sum())
 
     def compute(self) -> float:
         """Returns the mean, accurate to the unit."""
-        units, images, not_finite = self.counts.tolist()
-        return float("nan") if not_finite else units * _LOSS_UNIT / max(images, 1)
+        *counts, images, not_finite = self.counts.tolist()
+        total = sum(map(mul, counts, self.units.tolist()))
+        return float("nan") if not_finite else total / max(images, 1)
 
 
 class Accuracy(Counts):

@@ -47,7 +47,7 @@ class CosineWithWarmup(LRScheduler):
     def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
         """Stretches the schedule over the whole training; called before the first step.
 
-        If a run resumes with another length, what this sets replaces the saved values.
+        If a run resumes until another epoch or step, what this sets replaces the saved values.
         """
         self.total_steps = total_steps
         self.warmup_steps = round(min(self.warmup_epochs * steps_per_epoch, total_steps // 2))
@@ -81,7 +81,8 @@ def build_schedule(
     scheduler: Any = make(optimizer)
     interval = cast(Interval, interval or getattr(scheduler, "interval", "epoch"))
     if hasattr(scheduler, "set_length"):
-        before = dict(vars(scheduler))  # what set_length changes is not restored from a checkpoint
+        # what set_length changes is not restored where options that decide the length have changed
+        before = dict(vars(scheduler))
         scheduler.set_length(*_length(trainer, interval))
         scheduler.lengths = [
             name for name, value in vars(scheduler).items() if value is not before.get(name)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.tensorboard import SummaryWriter
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from project.analysis.calibration import abstention_figure, reliability, reliability_figure
@@ -15,6 +16,7 @@ from project.analysis.plots import (
     confusion_figure,
     curves_figure,
     image_grid,
+    read_curves,
 )
 from tests.conftest import cases
 
@@ -126,3 +128,21 @@ def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():
         )
     assert len(points) == 4
     assert np.asarray(line.get_ydata())[-1] == pytest.approx(correct.mean())
+
+
+@cases("clocks", (1000, 2000), (2000, 1000))
+def test_curves_are_in_the_order_of_steps_whatever_the_clock_showed_when_a_run_resumed(
+    tmp_path, clocks
+):
+    """TensorBoard reads files by the time in their names; of a step twice, the newest counts."""
+    for clock, points in zip(clocks, ({3: 0.9, 7: 0.8}, {11: 0.5, 15: 0.25}), strict=True):
+        writer = SummaryWriter(str(tmp_path), filename_suffix=".new")
+        for step, value in points.items():
+            writer.add_scalar("val/loss", value, step, walltime=clock + step)
+        writer.add_scalar("val/accuracy", clock, 1, walltime=clock)
+        writer.close()
+        (written,) = tmp_path.glob("*.new")
+        written.rename(tmp_path / f"events.out.tfevents.{clock}.host.1.0")
+    curves = read_curves(tmp_path)
+    assert list(curves["val/loss"]) == [3, 7, 11, 15]
+    assert curves["val/accuracy"] == {1: 2000}

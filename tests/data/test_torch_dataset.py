@@ -102,10 +102,13 @@ def test_an_image_folder_of_torchvision_is_served_by_workers_as_the_folder_is_to
 
 
 def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone():
+    held = random.Random()
+
     def draw(index: int) -> tuple[torch.Tensor, int]:
-        numbers = [*torch.rand(2), *np.random.rand(2), random.random()]  # noqa: NPY002
+        shared = [*torch.rand(2), *np.random.rand(2), random.random()]  # noqa: NPY002
+        numbers = [*shared, held.random()]
         pixels = torch.tensor([int(256 * number) for number in numbers], dtype=torch.uint8)
-        return pixels.view(1, 1, 5).expand(3, 5, 5), index % 2
+        return pixels.view(1, 1, 6).expand(3, 6, 6), index % 2
 
     def epoch(workers: int = 0, epoch: int = 1, seed: int = 0, done: int = 0) -> dict[int, bytes]:
         options = {"crop_scale": (1.0, 1.0), "num_workers": workers, "seed": seed}

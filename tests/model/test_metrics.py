@@ -229,13 +229,17 @@ def test_images_without_a_label_are_left_out_whatever_their_loss(batch):
     assert measure(*parts) == measure(tuple(field[~unknown] for field in batch))
 
 
-@pytest.mark.parametrize("value", [1e-4, 80.0, 1e5, 1e13, 3e38, math.inf, -math.inf, math.nan])
-def test_a_large_loss_is_never_reported_as_another_and_one_that_is_not_finite_shows(value):
+@pytest.mark.parametrize(
+    "value", [1e-4, 80.0, 1e5, 2.0**20, 2e6, -1e13, 3e38, math.inf, -math.inf, math.nan]
+)
+def test_the_loss_is_the_mean_in_double_precision_however_large_unless_one_is_not_finite(value):
     logits, labels, losses = predictions(10)
-    loss = measure((logits, labels, torch.full((200,), value)))["loss"]
-    assert loss == pytest.approx(value if abs(value) <= 1e6 else math.nan, rel=1e-2, nan_ok=True)
-    losses[17] = value
-    assert math.isnan(measure((logits, labels, losses))["loss"]) == math.isnan(loss)
+    for some in (torch.full((200,), value), losses.index_fill(0, torch.tensor([17]), value)):
+        mean = float(some.double().mean()) if math.isfinite(value) else math.nan
+        loss = measure((logits, labels, some))["loss"]
+        assert loss == pytest.approx(mean, rel=1e-6, abs=5e-7, nan_ok=True)
+    parts = zip(logits.split(7), labels.split(7), some.split(7), strict=True)
+    assert measure(*parts)["loss"] == pytest.approx(loss, rel=0, abs=0, nan_ok=True)
 
 
 def test_added_metrics_measure_the_same_images_and_are_not_merged_by_what_the_first_batch_shows():

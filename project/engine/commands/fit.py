@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..cli.command import Command, require_sound_run
@@ -51,6 +51,7 @@ class FitCommand(Command):
     """Callbacks that write at the start of a batch or an epoch, before others log there."""
 
     run: RunFolder
+    _resumed_step = 0
 
     def prepare_options(self, config: Namespace, earlier: Mapping[str, object]) -> None:
         """Changes options before classes are built; ``earlier`` are those of a resumed run."""
@@ -114,13 +115,17 @@ class FitCommand(Command):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
-        self.trainer_defaults["callbacks"] = self._callbacks()
-        users = self.config_init.trainer.plugins or []
+        options = self.config_init.trainer
+        self.trainer_defaults["callbacks"] = own = self._callbacks()
+        keeps_any = any(isinstance(part, Checkpoint) for part in (*own, *(options.callbacks or ())))
+        if options.enable_checkpointing is None and not keeps_any:
+            options.enable_checkpointing = False  # or Lightning adds a ModelCheckpoint
+        users = options.plugins or []
         plugins = users if isinstance(users, list) else [users]
         trainer = super().instantiate_trainer(
             # Lightning looks here for SLURM's checkpoints of this run, too
             default_root_dir=self.run.path,
-            logger=loggers_of(self.config_init.trainer.logger, self.run.path),
+            logger=loggers_of(options.logger, self.run.path),
             plugins=[AtomicCheckpointIO(self.run.path), *plugins],
             **kwargs,
         )
@@ -209,6 +214,7 @@ class FitCommand(Command):
                 " and augmentation are exact, BatchNorm's shares of a batch and the last bits of"
                 " weights are not"
             )
+        self._resumed_step = about["step"]
         step = f"epoch {about['epoch'] + 1} after step {about['step']}"
         news = f"; from here on {listed(changes)}" if changes else ""
         self.note(f"continuing {run.path} in {step}{news}")
@@ -241,7 +247,9 @@ class FitCommand(Command):
         verb = "resume" if self._keeps_last else "start again"
         advice = f"to {verb}, run the same command with --name {shlex.quote(folder.name)}"
         if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C
-            self.note(f"\nstopped after step {self.trainer.global_step}; {advice}")
+            # Lightning counts from 0 until it has read the checkpoint
+            step = max(self.trainer.global_step, self._resumed_step)
+            self.note(f"\nstopped after step {step}; {advice}")
         elif isinstance(error, LocalError | OSError) and not isinstance(error, NonFiniteError):
             error.add_note(advice)  # such as to a full disk or a broken file
         elif isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):

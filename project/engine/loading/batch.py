@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from ..errors import LocalError
-from ..randomness import Purpose, derived_seed, seed_generators
+from ..randomness import Purpose, derived_seed, held_generators, seed_generators
 
 Keys = Sequence[tuple[int, int]] | Sequence[int]
 """Samples of a batch: (epoch, index) in training, indices alone in evaluation."""
@@ -110,8 +110,8 @@ class TransformedDataset:
     """A training set whose images go through transforms, one at a time, in their order.
 
     A transform takes an image, uint8 (3, height, width), and returns one. It draws from generators
-    that the whole process shares: around each sample, these are seeded by (seed, epoch, index), so
-    that no draw depends on what was drawn before.
+    that the whole process shares, or that it holds: before each sample, these are seeded by (seed,
+    epoch, index), so that no draw depends on what was drawn before.
     """
 
     def __init__(
@@ -120,6 +120,7 @@ class TransformedDataset:
         self.dataset = dataset
         self.transforms = transforms
         self.seed = seed
+        self.held = held_generators(transforms)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -130,7 +131,8 @@ class TransformedDataset:
         images = []
         with isolate_rng(include_cuda=False):
             for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
-                seed_generators(derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index))
+                seed = derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index)
+                seed_generators(seed, held=self.held)
                 for transform in self.transforms:
                     image = transform(image)
                 images.append(image)

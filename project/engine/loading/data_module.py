@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from ..errors import UserError, require
 from ..hardware import loader_workers
 from ..preprocessing import Preprocessing, as_colour
-from ..randomness import Purpose, derived_seed, seed_generators
+from ..randomness import Purpose, derived_seed, held_generators, seed_generators
 from ..run.checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 from ..run.files import fetch_archive
 from ..training.checkpoints import note_change
@@ -88,7 +88,7 @@ class ImageDataModule(LightningDataModule, ABC):
         # plain numbers for jsonargparse's, as weights_only requires
         options = apply_to_collection(dict(self.hparams), int, int, wrong_dtype=bool)
         self.hparams.update(apply_to_collection(options, float, float))
-        self.batch_size = batch_size
+        self.batch_size = int(batch_size)  # a checkpoint of yours may hold it
         self.class_balance = class_balance
         self.split_seed = split_seed
         self.seed = seed
@@ -230,9 +230,10 @@ class ImageDataModule(LightningDataModule, ABC):
             self.require_usable(self.world[0])
 
     def require_usable(self, world_size: int) -> None:
-        """Checks the batch size against the numbers of devices and of training images."""
+        """Checks the batch size and the sizes of all splits against the number of devices."""
         batch_size = self.batch_size
-        size = self.split_sizes().get("train", batch_size)
+        sizes = self.split_sizes()
+        size = sizes.get("train", batch_size)
         divisible = batch_size // world_size * world_size or world_size
         require(
             batch_size <= size,
@@ -246,6 +247,8 @@ class ImageDataModule(LightningDataModule, ABC):
             batch_size,
             f"a multiple of {world_size}, the number of devices, such as {divisible}",
         )
+        for split in ("val", "test"):  # Lightning asks for the test's loader after training
+            _require_shares(split, sizes.get(split, world_size), world_size)
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in the order of seed and epoch; to overfit, in one order."""
@@ -287,11 +290,7 @@ class ImageDataModule(LightningDataModule, ABC):
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
         size = len(self.splits[split])
-        if size < self.world[0]:
-            raise UserError(
-                f"the {split} set has fewer images, {size}, than there are processes,"
-                f" {self.world[0]}; use --trainer.devices {size}"
-            )
+        _require_shares(split, size, self.world[0])
         sampler = EvaluationSampler(shuffled(size, self.split_seed, 0), *self.world)
         return self._loader(self._served(split), sampler, split)
 
@@ -368,6 +367,10 @@ class ImageDataModule(LightningDataModule, ABC):
             self._on_device[split] = dataset.images.to(indices.device)
         return self._on_device[split][indices % len(dataset)]
 
+    @cached_property
+    def _held(self) -> list[object]:
+        return held_generators(self.batch_transforms)
+
     def transform_batch(self, batch: ImageBatch) -> ImageBatch:
         """Applies ``batch_transforms`` to an augmented training batch.
 
@@ -385,9 +388,19 @@ class ImageDataModule(LightningDataModule, ABC):
         seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *self._position())
         devices = [images.device] if images.device.type == "cuda" else []
         with isolate_rng(include_cuda=False), torch.random.fork_rng(devices):
-            seed_generators(seed, images.device)
+            seed_generators(seed, images.device, self._held)
             for transform in self.batch_transforms:
                 images, labels = transform(images, labels)
         dtype = batch.images.dtype
         rounded = images.round().clamp(0, torch.iinfo(dtype).max).to(dtype)
         return batch._replace(images=rounded, labels=labels)
+
+
+def _require_shares(split: str, size: int, world_size: int) -> None:
+    """Refuses a split of which a process would get no image."""
+    if size < world_size:
+        advice = f"; use --trainer.devices {size}" if size else ""
+        raise UserError(
+            f"the {split} set has fewer images, {size}, than there are processes,"
+            f" {world_size}{advice}"
+        )

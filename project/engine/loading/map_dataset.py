@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from ..errors import LocalError, UserError
 from ..preprocessing import Preprocessing, empty_images
-from ..randomness import Purpose, derived_seed, seed_generators
+from ..randomness import Purpose, derived_seed, held_generators, seed_generators
 from ..run.files import one_at_a_time
 from .batch import BatchDataset, ImageBatch, Keys, digest_of, split_keys
 from .decode import upright_pixels
@@ -195,8 +195,9 @@ class TorchDataset:
     """Samples of a map-style dataset, cropped when a batch asks for them.
 
     A sample is an image and its label; the image is one of PIL, uint8 (channels, height, width), or
-    a file's bytes. What the dataset itself does at random is repeatable: around each access, the
-    generators of torch, NumPy and Python are seeded by (seed, epoch, index).
+    a file's bytes. What the dataset itself does at random is repeatable: before each access, the
+    generators of torch, NumPy and Python, and those that it holds, are seeded by (seed, epoch,
+    index).
     """
 
     def __init__(
@@ -212,6 +213,7 @@ class TorchDataset:
         self.preprocessing = preprocessing
         self.crop_scale = crop_scale
         self.seed = seed
+        self.held = held_generators(dataset.dataset)
 
     @property
     def labels(self) -> Tensor:
@@ -252,7 +254,7 @@ class TorchDataset:
         """Returns a sample's image, cropped at random by ``draws``, and its label."""
         position = index % len(self)
         name = self.name(position)
-        seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index))
+        seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index), held=self.held)
         sample = dataset[position]
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
             raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}")

@@ -6,13 +6,14 @@ import os
 import platform
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, printable, require
+from ..errors import UserError, note, printable, require
 from .files import write_text
 
 CHECKPOINTS = "checkpoints"
@@ -103,8 +104,10 @@ class RunFolder:
         return changes
 
     def require_unfinished(self) -> None:
-        """Refuses a run that has its final metrics."""
+        """Refuses a run that has its final metrics, and tidies up if a kill prevented that."""
         if self.metrics.exists():
+            self._require_no_way_out()
+            self._tidy_up()
             raise UserError(
                 f"the run '{self.path}' is finished, its test set measured; to train longer, start"
                 f" another from its weights: --name {shlex.quote(self.path.name)}_longer --model.weights"
@@ -117,6 +120,26 @@ class RunFolder:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         self._keep_others_out(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644))
         self.require_unfinished()  # it may have been finished just now
+
+    def wait_until_free(self) -> None:
+        """Waits for a process that trains here, such as one that saves as its sweep was killed."""
+        is_noted = False
+        while holder := self._holder():
+            if not is_noted:
+                note(f"waiting for {holder}, which trains '{self.path}'")
+            is_noted = True
+            time.sleep(1.0)
+
+    def _holder(self) -> str | None:
+        """Returns the process that has locked the folder, if there is another one."""
+        try:
+            with open(self._lock, "r+") as lock:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return self._lock.read_text().strip() or "another process"
+        except OSError:  # there is none, or a file system without locks
+            pass
+        return None
 
     def _require_no_way_out(self) -> None:
         """Refuses a folder, perhaps from elsewhere, whose links would lead the run to other files.
@@ -150,8 +173,13 @@ class RunFolder:
     def write_metrics(self, metrics: Mapping[str, object]) -> None:
         """Writes the final metrics, the mark of a finished run, and tidies up."""
         write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
-        self.previous.unlink(missing_ok=True)
-        self._lock.unlink(missing_ok=True)
+        self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        """Removes what an unfinished run needs."""
+        for path in (self.previous, self._lock):
+            with suppress(OSError):  # in a folder that is only read
+                path.unlink(missing_ok=True)
 
 
 def _changed_callbacks(before: object, after: object) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Loggers of a run: TensorBoard's files, rewound when it resumes, and those of the user."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -8,15 +9,37 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
+from ..errors import note
 from ..upstream import is_accumulating
 
 _EVENT_FILES = "events.out.tfevents.*"
 
 
 class RunLogger(TensorBoardLogger):
-    """TensorBoard's files in the run's folder."""
+    """TensorBoard's files in the run's folder.
+
+    Lightning's would begin each run with a metric of -1, and draw the number of the epoch.
+    """
 
     NAME_HPARAMS_FILE = "config.yaml"  # the run's, so that Lightning writes none beside it
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, name="", version="", default_hp_metric=False)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Logs metrics without the epoch, which Lightning adds."""
+        named = {name: value for name, value in metrics.items() if name != "epoch"}
+        super().log_metrics(named, step)
+
+    def compare_by(self, options: dict[str, int | float | str], curves: list[str]) -> None:
+        """Names options and curves for the tab HPARAMS, which shows the last point of each curve.
+
+        Lightning's ``log_hyperparams`` would add a point to the curves.
+        """
+        from torch.utils.tensorboard.summary import hparams  # here, as it takes a while to import
+
+        for summary in hparams(options, dict.fromkeys(curves)):  # type: ignore[no-untyped-call]
+            self.experiment.file_writer.add_summary(summary)
 
 
 def loggers_of(chosen: object, folder: Path) -> list[Logger]:
@@ -25,7 +48,7 @@ def loggers_of(chosen: object, folder: Path) -> list[Logger]:
         return []
     added = chosen if isinstance(chosen, list) else [chosen]
     return [
-        RunLogger(folder, name="", version=""),
+        RunLogger(folder),
         *(part for part in added if isinstance(part, Logger)),
     ]
 
@@ -59,10 +82,14 @@ def curve_lengths(trainer: Trainer) -> dict[str, int]:
 
 def rewind(folder: Path, lengths: dict[str, int]) -> None:
     """Removes what was logged after a checkpoint, which the run will log again."""
-    for path in folder.glob(_EVENT_FILES):
+    files = [*folder.glob(_EVENT_FILES)]
+    sizes = {path.name: path.stat().st_size for path in files}
+    for name in [name for name, length in lengths.items() if sizes.get(name, 0) < length]:
+        note(f"'{folder / name}' is lost or cut, and with it curves of before")
+    for path in files:
         if path.name not in lengths:
             path.unlink()
-        elif path.stat().st_size > lengths[path.name]:
+        elif sizes[path.name] > lengths[path.name]:
             with open(path, "r+b") as file:
                 file.truncate(lengths[path.name])
 
@@ -76,7 +103,10 @@ def is_logged(trainer: Trainer) -> bool:
 
 
 def log_settings(trainer: Trainer, options: Namespace) -> None:
-    """Gives every logger the options of a new run; TensorBoard shows them in its tab HPARAMS."""
+    """Gives every logger the options of a new run.
+
+    TensorBoard shows them in its tab HPARAMS, beside the monitored metric and the test's.
+    """
     plain = {
         name.replace("init_args.", ""): value if isinstance(value, int | float) else str(value)
         for name, value in vars(options.as_flat()).items()
@@ -84,3 +114,6 @@ def log_settings(trainer: Trainer, options: Namespace) -> None:
     }
     for logger in trainer.loggers if trainer.is_global_zero else []:
         logger.log_hyperparams(plain)
+        if isinstance(logger, RunLogger):
+            monitor = str(options.monitor)
+            logger.compare_by(plain, [monitor, f"test/{monitor.removeprefix('val/')}"])

@@ -3,7 +3,11 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -17,17 +21,21 @@ class StopRequest:
 
     Lightning's own handlers, which the commands switch off, save and talk to other processes in the
     middle of whatever the signal interrupted, and hang now and then.
+
+    Args:
+        further: Signals beside ``SIGNALS`` that count, too.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
-    def __init__(self) -> None:
+    def __init__(self, *further: signal.Signals) -> None:
         self.made = False
+        self._signals = (*self.SIGNALS, *further)
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
         """Takes the signals over."""
-        self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        self._before = {number: signal.signal(number, self._note) for number in self._signals}
 
     def ignore(self) -> None:
         """Hands the signals back to whoever handled them before."""
@@ -51,7 +59,51 @@ def watch_processes(launcher: object) -> None:
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         if hasattr(launcher, "procs"):
             os.environ[_FIRST_PID] = str(os.getpid())
-    elif _FIRST_PID in os.environ and sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != int(os.environ[_FIRST_PID]):  # it has ended before
+    elif _FIRST_PID in os.environ:
+        _end_with(int(os.environ[_FIRST_PID]), signal.SIGKILL)
+
+
+def run_apart(command: Sequence[str], is_done: Callable[[], bool] = lambda: False) -> int:
+    """Runs a training that ends when this process is ended, once it has saved.
+
+    What asks this process to stop, such as the end of its terminal, is passed on. Linux does so
+    where this process is killed, too. A terminal's own signals do not reach the command.
+
+    Args:
+        command: The command and its arguments.
+        is_done: Asked about once a second; if it returns True, the command is asked to stop.
+
+    Returns:
+        The command's exit code; 75 if a signal stopped it, also before it could save. This process
+        ends with 75 if it was asked to stop.
+    """
+    # nohup has it ignored
+    hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    request = StopRequest(*hangup)
+    request.listen()
+    try:
+        process = subprocess.Popen(
+            command,
+            start_new_session=True,
+            preexec_fn=partial(_end_with, os.getpid(), signal.SIGTERM),
+        )
+        try:
+            while process.poll() is None and not (request.made or is_done()):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
+        finally:
+            process.terminate()  # nothing, if it has ended
+            code = process.wait()
+    finally:
+        request.ignore()
+    if request.made:
+        sys.exit(EXIT_CODE)
+    return EXIT_CODE if -code in (*StopRequest.SIGNALS, signal.SIGHUP) else code
+
+
+def _end_with(parent: int, number: int) -> None:
+    """Has Linux send this process a signal when its parent ends, and ends it if that has ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
             os._exit(2)

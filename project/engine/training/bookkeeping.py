@@ -17,7 +17,10 @@ from ..errors import UserError, printable
 from ..run.checkpoint import Checkpoint
 from ..run.loggers import is_logged
 from ..upstream import follow_until_averaging, length_attributes
+from .checkpoints import sizes_of
 from .predictions import gathered
+
+_LENGTH = "length"
 
 
 class Bookkeeping(Callback):
@@ -26,21 +29,31 @@ class Bookkeeping(Callback):
     It is a callback, so that a model overrides most hooks without calling ``super()``.
     """
 
+    _length = ""
+
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Prepares the loss, which may need to know the data, and compiles the network."""
         if stage != "fit":
             return
+        self._length = _decisive_for_length(trainer)
         if prepare := getattr(pl_module.criterion, "prepare", None):
             prepare(trainer.datamodule, pl_module.class_names)  # type: ignore[attr-defined]
         if pl_module.compile_network:
             pl_module.network.compile()  # in place, so that the names of the weights stay
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Checkpoint) -> None:
-        """Leaves out the lengths of schedules, so that a resumed one has that of its own run."""
-        checkpoint["lr_schedulers"] = [
-            {name: value for name, value in state.items() if name not in length_attributes(state)}
-            for state in checkpoint["lr_schedulers"]
-        ]
+        """Adds what the lengths of schedules follow from."""
+        checkpoint[_LENGTH] = self._length
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Checkpoint) -> None:
+        """Leaves out the lengths of schedules where options have changed that decide them.
+
+        Otherwise they stay, although a callback may have changed the batch size since.
+        """
+        if checkpoint.get(_LENGTH) != self._length:
+            for state in checkpoint.get("lr_schedulers", ()):
+                for name in length_attributes(state):
+                    del state[name]
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Checks a resumed optimizer, and how many batches make a step within a resumed epoch."""
@@ -156,6 +169,15 @@ class Bookkeeping(Callback):
             )
 
     on_test_epoch_end = on_validation_epoch_end
+
+
+def _decisive_for_length(trainer: Trainer) -> str:
+    """Returns the options, and the number of images, that a run's number of steps follows from."""
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by a loop
+    limits: Any = trainer.limit_train_batches, trainer.overfit_batches  # type: ignore[attr-defined]
+    batches = trainer.accumulate_grad_batches, dict(getattr(data, "hparams", {})).get("batch_size")
+    images = sizes_of(trainer).get("train")
+    return str([trainer.max_epochs, trainer.max_steps, *limits, *batches, images])
 
 
 def _require_fitting_state(optimizer: Optimizer, source: object) -> None:

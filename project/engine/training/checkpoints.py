@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import UserError, listed, note, printable
 from ..preprocessing import is_preprocessing
@@ -34,14 +35,22 @@ class BestCheckpoint(ModelCheckpoint):
     def load_state_dict(self, state_dict: Checkpoint) -> None:
         """Restores the best score; its checkpoint is in this folder, wherever it was saved.
 
-        Paths in the file do not count: the callback removes what they name.
+        Paths in the file do not count: the callback removes what they name. The score of a
+        checkpoint that cannot be read any more does not count, either.
         """
         score = state_dict["best_model_score"]
-        if score is not None:
-            path = str(Path(str(self.dirpath)) / f"best{self.FILE_EXTENSION}")
-            self.best_model_score = self.kth_value = score
-            self.best_model_path = self.kth_best_model_path = path
-            self.best_k_models = {path: score}
+        if score is None:
+            return
+        path = str(Path(str(self.dirpath)) / f"best{self.FILE_EXTENSION}")
+        try:
+            read_checkpoint(path)
+        except UserError:
+            text = f"'{path}' is lost or damaged; the best validation from here on writes it"
+            rank_zero_only(note)(text)
+            return
+        self.best_model_score = self.kth_value = score
+        self.best_model_path = self.kth_best_model_path = path
+        self.best_k_models = {path: score}
 
 
 def best_checkpoint(trainer: Trainer) -> BestCheckpoint | None:

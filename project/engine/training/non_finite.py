@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.amp import GradScaler
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from ..errors import NonFiniteError
+from ..errors import NonFiniteError, note
 
 _ADVICE = "the checkpoints are from before; try a lower --model.optimizer.lr, under another --name"
 
@@ -23,7 +24,7 @@ def require_finite(weights: Mapping[str, object], step: int) -> None:
 
 
 class StopOnNonFinite(Callback):
-    """Checks the gradient before an optimizer step, loss and weights before a validation.
+    """Stops training at a gradient, a weight or a loss that is not finite.
 
     Lightning's ``detect_anomaly`` slows each step down. On a CPU each step is checked. Other devices
     would have to wait for Python, so only the steps are checked that are logged, which wait anyway.
@@ -60,6 +61,25 @@ class StopOnNonFinite(Callback):
                 f" finite; {_ADVICE}"
             )
         require_finite(pl_module.state_dict(), trainer.global_step)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Checks the loss of the validation, or of the test, where finite weights may overflow.
+
+        A loss scaler belongs to float16, in which a network may do so until it has learnt a little.
+        """
+        split = "test" if trainer.testing else "val"
+        loss = trainer.callback_metrics.get(f"{split}/loss")
+        if loss is None or loss.isfinite():
+            return
+        problem = f"{split}/loss is not finite"
+        if split == "test":
+            raise NonFiniteError(f"{problem}; to record it, --callbacks.stop_on_non_finite false")
+        problem = f"after step {trainer.global_step}, {problem}"
+        if _scaler_of(trainer) is None:
+            raise NonFiniteError(f"{problem}; {_ADVICE}")
+        rank_zero_only(note)(f"{problem}; training goes on")
+
+    on_test_end = on_validation_end
 
 
 def _scaler_of(trainer: Trainer) -> GradScaler | None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import platform
+import shutil
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder
 from project.engine.run.loggers import place_in_folder
 from tests.distributed.processes import fork, wait, wait_until
-from tests.engine.toy import cases, curve, fit, stop_at
+from tests.engine.toy import RUN, cases, curve, fit, stop_at
 
 
 @pytest.fixture
@@ -82,6 +83,28 @@ def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run
         run.create()  # as where another process has just finished it
 
 
+def test_what_a_kill_behind_the_mark_of_the_end_has_left_is_removed_when_the_run_is_met_again(
+    run, tmp_path
+):
+    victim = tmp_path / "other" / "previous.ckpt"
+    victim.parent.mkdir()
+    run.create()
+    for file in (victim, run.previous, run.last, run.metrics):
+        file.touch()
+    with pytest.raises(UserError, match="is finished"):
+        run.require_unfinished()
+    assert {path.name for path in run.path.rglob("*")} == {
+        "checkpoints",
+        "last.ckpt",
+        "metrics.json",
+    }
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.symlink_to(victim.parent)  # as in a folder from elsewhere
+    with pytest.raises(UserError):
+        run.require_unfinished()
+    assert victim.exists()
+
+
 def spec(kind, **arguments):
     return Namespace(
         class_path=f"lightning.pytorch.loggers.{kind}", init_args=Namespace(**arguments)
@@ -97,6 +120,20 @@ def test_places_are_within_the_runs_folder_unless_absolute_and_wandb_continues_b
     places = [part.init_args.save_dir for part in loggers]
     assert places == [str(run), "/logs", "s3://bucket/x", None]
     assert [part.init_args.get("id") for part in wandb] == ["my-run", "mine", None]
+
+
+@cases("damage", Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:60]))
+def test_curves_that_are_lost_while_a_run_is_stopped_are_missed_when_it_resumes(
+    workplace, capsys, damage
+):
+    stop_at(6)
+    (events,) = RUN.glob("events.out.*")
+    damage(events)
+    capsys.readouterr()
+    fit()
+    said = capsys.readouterr().err
+    assert said.count(f"'{events}' is lost or cut, and with it curves of before") == 1
+    assert [step for step, _ in curve(RUN, "train/loss")] == [6, 7]
 
 
 class RecordingLogger(Logger):

@@ -5,6 +5,7 @@ import signal
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,12 +20,14 @@ from tests.engine.toy import (
     RUN,
     STEPS,
     ToyClassifier,
+    ToyData,
     cases,
     curve,
     differences,
     fit,
     load,
     one_line,
+    read_json,
     stop_at,
 )
 
@@ -49,7 +52,11 @@ def pretend(patch: pytest.MonkeyPatch, losses, accuracies) -> None:
     ([], [3.0, 1.0, 2.0], 12, ("val/accuracy", "max")),
     (["--monitor=val/loss"], [3.0, 1.0, 2.0], 8, ("val/loss", "min")),
     (["--monitor=val/loss", "--mode=max"], [3.0, 1.0, 2.0], 4, ("val/loss", "max")),
-    (["--monitor=val/loss"], [math.nan, 1.0, math.inf], 8, ("val/loss", "min")),
+    (
+        ["--monitor=val/loss", "--callbacks.stop_on_non_finite=false"],
+        [math.nan, 1.0, math.inf],
+        *(8, ("val/loss", "min")),
+    ),
 )
 def test_the_best_is_tested_once(workplace, monkeypatch, flags, losses, step, selection):
     tested: list[dict[str, torch.Tensor]] = []
@@ -64,6 +71,23 @@ def test_the_best_is_tested_once(workplace, monkeypatch, flags, losses, step, se
     assert len(curve(RUN, "test/accuracy")) == 1
     assert [at for at, _ in curve(RUN, "val/accuracy")] == [3, 7, 11]
     assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
+
+
+@cases("damage", Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:2000]))
+@cases("stop accuracies best", (7, [0.9, 0.5, 0.7, 0.6], 12), (13, [0.9, 0.5, 0.6, 0.7, 0.6], 12))
+def test_a_best_checkpoint_that_is_lost_while_a_run_is_stopped_is_replaced_by_the_next_best(
+    workplace, monkeypatch, capsys, stop, accuracies, best, damage
+):
+    """The second run is stopped in its test, after which its last weights are validated."""
+    pretend(monkeypatch, [1.0] * len(accuracies), accuracies)
+    stop_at(stop, "--trainer.max_epochs=3")
+    damage(BEST)
+    capsys.readouterr()
+    fit("--trainer.max_epochs=3")
+    assert f"{BEST}' is lost or damaged; " in capsys.readouterr().err
+    metrics = read_json(RUN / "metrics.json")
+    assert (metrics["step"], load(BEST)["global_step"]) == (best, best)
+    assert [metrics[split]["accuracy"] for split in ("val", "test")] == accuracies[-2:]
 
 
 def test_a_metric_that_nobody_knows_needs_a_mode(workplace, capsys):
@@ -84,6 +108,35 @@ def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(
     assert not (RUN / "metrics.json").exists()
     fit()
     assert (RUN / "metrics.json").exists()
+
+
+def test_who_interrupts_a_run_while_it_opens_is_told_the_step_that_it_resumes_from(
+    workplace, monkeypatch, capsys
+):
+    stop_at(6)
+    monkeypatch.setattr(ToyData, "setup", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(SystemExit):
+        fit()
+    said = capsys.readouterr().err
+    assert said.count("stopped after step 6; to resume, run the same command") == 2
+    assert "step 0" not in said
+
+
+@cases("flags", [], ["--callbacks.last_checkpoint=false"])
+def test_without_a_best_checkpoint_lightning_adds_none_and_the_last_weights_are_tested(
+    workplace, flags
+):
+    fit("--callbacks.best_checkpoint=false", *flags)
+    names = {"best.ckpt"} if flags else {"best.ckpt", "last.ckpt"}
+    assert {path.name for path in RUN.rglob("*.ckpt")} == names
+    assert load(BEST)["global_step"] == STEPS
+    fit(
+        "--callbacks.best_checkpoint=false",
+        *flags,
+        "--trainer.enable_checkpointing=true",
+        "--name=b",
+    )
+    assert len({path.name for path in Path("runs/b").rglob("*.ckpt")}) == len(names) + 1
 
 
 @cases(

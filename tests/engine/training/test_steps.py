@@ -28,10 +28,12 @@ from tests.engine.toy import (
     load,
     one_line,
     outcome,
+    read_json,
     require_same_end,
     toy,
     toy_trainer,
 )
+from tests.engine.training.test_checkpoints import pretend
 from tests.engine.training.test_resume import SCALED
 
 
@@ -142,6 +144,40 @@ def test_an_infinite_loss_with_finite_gradients_stops_the_run_before_its_validat
     said = one_line(lambda: fit(callbacks=callbacks), capsys)
     assert "train/loss is not finite" in said
     assert (validated.called, [*RUN.rglob("*.ckpt")]) == (False, [])
+
+
+@cases("flags", "--trainer.limit_train_batches=1 --trainer.max_epochs=1", "--trainer.max_steps=1")
+def test_a_last_step_after_which_finite_weights_overflow_ends_the_run_before_its_best_is_saved(
+    workplace, capsys, flags
+):
+    """The second ends within an epoch, so that its validation is behind training."""
+    flags += " --model.optimizer=SGD --model.optimizer.lr=1e30"
+    said = one_line(lambda: fit(*flags.split()), capsys)
+    assert "val/loss is not finite" in said
+    assert "to resume" not in said
+    assert not BEST.exists()
+    assert not (RUN / "metrics.json").exists()
+
+
+def spoil_test(trainer: Any, model: Any, *_: Any) -> None:
+    model.network.fc.bias.data[:] = torch.tensor([3e38, -3e38, 0])  # their difference is infinite
+
+
+def test_a_test_whose_loss_is_not_finite_is_an_error_unless_that_is_asked_for(workplace, capsys):
+    callbacks = [LambdaCallback(on_test_start=spoil_test)]
+    said = one_line(lambda: fit(callbacks=callbacks), capsys)
+    assert "test/loss is not finite; " in said
+    assert not (RUN / "metrics.json").exists()
+    fit("--callbacks.stop_on_non_finite=false", callbacks=callbacks)
+    assert not math.isfinite(read_json(RUN / "metrics.json")["test"]["loss"])
+
+
+def test_with_a_loss_scaler_a_validation_that_overflows_is_noted(workplace, monkeypatch, capsys):
+    """Numbers of float16 end at 65504, which a network may exceed until it has learnt a little."""
+    pretend(monkeypatch, [math.inf, 1.0, 1.0], [0.25, 0.5, 0.5])
+    fit(*SCALED.split())
+    said = capsys.readouterr().err
+    assert said.count("after step 4, val/loss is not finite") == said.count("not finite") == 1
 
 
 @pytest.mark.filterwarnings(
