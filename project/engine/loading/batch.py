@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
-from ..errors import LocalError
+from ..errors import LocalError, options_of_library
 from ..randomness import Purpose, derived_seed, seed_generators
 
 Keys = Sequence[tuple[int, int]] | Sequence[int]
@@ -115,7 +115,9 @@ class TransformedDataset:
             for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
                 seed_generators(derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index))
                 for transform in self.transforms:
-                    image = transform(image)
+                    cls = type(transform)
+                    with options_of_library(cls, f"--data.train_transforms: {cls.__name__}"):
+                        image = transform(image)
                 images.append(image)
         stacked = torch.stack(images).contiguous(memory_format=torch.channels_last)
         kind, expected = (f"{x.dtype} with {x.shape[1]} channels" for x in (stacked, batch.images))
