@@ -13,10 +13,11 @@ from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..errors import UserError, printable
+from ..errors import UserError, listed, printable
 from ..run.checkpoint import Checkpoint
 from ..run.loggers import is_logged
 from ..upstream import follow_until_averaging, length_attributes
+from .checkpoints import BestCheckpoint
 from .predictions import gathered
 
 
@@ -41,6 +42,25 @@ class Bookkeeping(Callback):
             {name: value for name, value in state.items() if name not in length_attributes(state)}
             for state in checkpoint["lr_schedulers"]
         ]
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Refuses to watch a metric that validation does not log, before an epoch is lost.
+
+        Raises:
+            UserError: A callback or a schedule watches such a metric.
+        """
+        known = {*pl_module.monitors(), *trainer.callback_metrics}
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        for part in (*callbacks, *trainer.lr_scheduler_configs):
+            monitor = getattr(part, "monitor", None)
+            # of others, the sanity check may know nothing yet
+            is_of_validation = isinstance(monitor, str) and monitor.startswith("val/")
+            if is_of_validation and monitor not in known and getattr(part, "strict", True):
+                raise UserError(
+                    f"{_watching(part)} {monitor}: validation logs {listed(sorted(known))}; if"
+                    " something logs it in whole validations alone, add"
+                    " --trainer.num_sanity_val_steps 0"
+                )
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Checks a resumed optimizer, and how many batches make a step within a resumed epoch."""
@@ -156,6 +176,14 @@ class Bookkeeping(Callback):
             )
 
     on_test_epoch_end = on_validation_epoch_end
+
+
+def _watching(part: object) -> str:
+    """Returns the option that says what a callback or a schedule watches."""
+    if isinstance(part, BestCheckpoint):
+        return "--monitor"
+    is_callback = isinstance(part, Callback)
+    return f"{type(part).__name__} monitor" if is_callback else "--model.lr_scheduler.monitor"
 
 
 def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
