@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 
 LINES = "\n"
 _LONGEST_LINE = 2000  # characters, more than those of a long path and its message
@@ -80,14 +81,17 @@ def first_of_machine() -> bool:
 
 
 @contextmanager
-def options_of_library(cls: type, name: str) -> Iterator[None]:
+def options_of_library(
+    cls: type, option: str, arguments: Mapping[str, object] | None = None
+) -> Iterator[None]:
     """Turns an error of a library's class into one of its options, which people choose.
 
     A class of one's own may have a bug: its error stays.
 
     Args:
         cls: The class that is at work.
-        name: What the line of the error begins with.
+        option: The option that names it.
+        arguments: Its arguments, if it is being built.
 
     Raises:
         UserError: The class refuses its options.
@@ -99,7 +103,14 @@ def options_of_library(cls: type, name: str) -> Iterator[None]:
         is_refusal = isinstance(error, _REFUSALS) or type(error) is RuntimeError
         if not is_refusal or cls.__module__.partition(".")[0] not in _LIBRARIES:
             raise
-        raise UserError(f"{name}: {' '.join(str(error).split())}") from error
+        usual = signature(cls).parameters
+        changed = ", ".join(
+            f"{name}={value!r}"
+            for name, value in (arguments or {}).items()
+            if name not in usual or usual[name].default != value
+        )
+        call = f"{cls.__name__}({changed})" if changed else cls.__name__
+        raise UserError(f"--{option}: {call}: {' '.join(str(error).split())}") from error
 
 
 def require(condition: bool, option: str, value: object, wanted: str) -> None:

@@ -8,7 +8,6 @@ from argparse import Action
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -333,13 +332,7 @@ class Command(LightningCLI):
 def build(config: Options, cls: type, /, *args: object, **arguments: object) -> object:
     """Builds a class that a config names; a library's may refuse its arguments."""
     option = next((name for name, value in config.items() if cls.__name__ in str(value)), "config")
-    usual = signature(cls).parameters
-    changed = ", ".join(
-        f"{name}={value!r}"
-        for name, value in arguments.items()
-        if name not in usual or usual[name].default != value
-    )
-    with options_of_library(cls, f"--{option}: {cls.__name__}({changed})"):
+    with options_of_library(cls, option, arguments):
         return cls(*args, **arguments)
 
 

@@ -115,8 +115,7 @@ class TransformedDataset:
             for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
                 seed_generators(derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index))
                 for transform in self.transforms:
-                    cls = type(transform)
-                    with options_of_library(cls, f"--data.train_transforms: {cls.__name__}"):
+                    with options_of_library(type(transform), "data.train_transforms"):
                         image = transform(image)
                 images.append(image)
         stacked = torch.stack(images).contiguous(memory_format=torch.channels_last)

@@ -370,8 +370,7 @@ class ImageDataModule(LightningDataModule, ABC):
         with isolate_rng(include_cuda=False), torch.random.fork_rng(devices):
             seed_generators(seed, images.device)
             for transform in self.batch_transforms:
-                cls = type(transform)
-                with options_of_library(cls, f"--data.batch_transforms: {cls.__name__}"):
+                with options_of_library(type(transform), "data.batch_transforms"):
                     images, labels = transform(images, labels)
         dtype = batch.images.dtype
         rounded = images.round().clamp(0, torch.iinfo(dtype).max).to(dtype)
