@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
+from traceback import walk_tb
 
 LINES = "\n"
 _LONGEST_LINE = 2000  # characters, more than those of a long path and its message
@@ -16,7 +17,10 @@ ROOM_FOR_WORKERS = (
     "enlarge /dev/shm (docker run --shm-size), raise the limit of open files (ulimit -n), shorten"
     " TMPDIR, or set --data.num_workers 0"
 )
-_LIBRARIES = ("torch", "torchvision", "torchmetrics", "timm", "lightning")
+_LIBRARIES = {
+    *("torch", "torchvision", "torchmetrics", "timm", "lightning", "numpy", "PIL"),
+    *sys.stdlib_module_names,
+}
 _REFUSALS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
@@ -86,7 +90,7 @@ def options_of_library(
 ) -> Iterator[None]:
     """Turns an error of a library's class into one of its options, which people choose.
 
-    A class of one's own may have a bug: its error stays.
+    A class of one's own, and what a library's calls of one's own, may have a bug: that error stays.
 
     Args:
         cls: The class that is at work.
@@ -101,7 +105,10 @@ def options_of_library(
     except Exception as error:
         # of its kinds, memory that ran out is no option
         is_refusal = isinstance(error, _REFUSALS) or type(error) is RuntimeError
-        if not is_refusal or cls.__module__.partition(".")[0] not in _LIBRARIES:
+        # the first two are this function and its caller
+        modules = [str(frame.f_globals["__name__"]) for frame, _ in walk_tb(error.__traceback__)]
+        packages = {name.partition(".")[0] for name in [cls.__module__, *modules[2:]]}
+        if not is_refusal or not packages <= _LIBRARIES:
             raise
         usual = signature(cls).parameters
         changed = ", ".join(

@@ -4,6 +4,7 @@ import math
 import warnings
 from contextlib import suppress
 from functools import partial
+from traceback import walk_tb
 from typing import Any, Literal, cast
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
@@ -154,7 +155,8 @@ def _try(
             try:
                 scheduler.step(*metric)
             except (ArithmeticError, ValueError) as error:
-                if not type(scheduler).__module__.startswith("torch."):  # but perhaps a bug
+                modules = [frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__)]
+                if not all(module.startswith("torch.") for module in modules[1:]):  # but yours
                     raise
                 raise UserError(
                     f"--model.lr_scheduler: {name} fails at the end of {interval} {step}: {error}"

@@ -12,7 +12,14 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, LambdaCal
 from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]  # not in its __all__
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, RMSprop
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, OneCycleLR, StepLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    StepLR,
+)
 
 from examples.recipes.muon import Muon
 from project.engine.cli.entry import describe_error
@@ -234,9 +241,14 @@ class Broken(StepLR):
         return [1 / (1 - self.last_epoch) for _ in self.base_lrs]
 
 
-def test_a_bug_in_a_schedule_of_ones_own_keeps_its_traceback():
+@cases(
+    "make",
+    partial(Broken, step_size=1),
+    partial(LambdaLR, lr_lambda=lambda epoch: 1 / (1 - epoch)),
+)
+def test_a_bug_in_a_schedule_of_ones_own_keeps_its_traceback(make):
     with pytest.raises(ZeroDivisionError):
-        train(partial(Broken, step_size=1), max_epochs=2)
+        train(make, max_epochs=2)
 
 
 @cases(

@@ -105,9 +105,14 @@ class Mine(v2.RandomCrop):
     """A transform of one's own."""
 
 
-def test_a_transform_of_ones_own_that_fails_is_a_bug():
-    with pytest.raises(ValueError, match="Required crop size") as caught:
-        batches(num_workers=0, train_transforms=[Mine(99)])
+def buggy(image):
+    raise ValueError("a bug of one's own")
+
+
+@cases("transform", Mine(99), buggy, v2.Compose([buggy]), v2.RandomApply([v2.Lambda(buggy)], p=1))
+def test_a_transform_of_ones_own_that_fails_is_a_bug_also_within_one_of_a_library(transform):
+    with pytest.raises(ValueError, match=r"Required crop size|a bug") as caught:
+        batches(num_workers=0, train_transforms=[transform])
     assert describe_error(caught.value) is None
 
 
