@@ -2,7 +2,7 @@
 
 Each trains a ResNet-18 from random weights on the same JPEG files, in batches of 32, in float32, on one thread: random
 resized crop, mirror image, SGD with momentum. A run over more images less one over fewer leaves out the start. The
-order rotates from round to round. Peers whose package is not installed are left out: ``pip install fastai mosaicml timm
+order rotates from round to round. Peers that are not installed, or fail, are left out: ``pip install fastai mosaicml timm
 "transformers[torch]"``, best in an environment of their own. Where the CPU is faster in bfloat16, ours is measured in it
 as well. ``ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2`` before the command has a newer CPU do as one with AVX2.
 """
@@ -267,6 +267,21 @@ def cpu_seconds(peer: str, folder: Path, size: int) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def more_seconds(peer: str, few: Path, many: Path, size: int) -> float | None:
+    """Returns the CPU time that more images take; None, with a line, if a peer fails.
+
+    It may be installed and yet not be imported, beside a newer torch.
+    """
+    try:
+        return cpu_seconds(peer, many, size) - cpu_seconds(peer, few, size)
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.decode().strip().rpartition("\n")[2]
+        if peer.startswith("ours"):
+            raise RuntimeError(reason) from error
+        print(f"{peer} fails, and is left out: {reason}", flush=True)
+        return None
+
+
 def main() -> None:
     """Measures all peers in turns, and prints the median and the range of each."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -298,9 +313,11 @@ def main() -> None:
         ]
         for turn in range(options.rounds):
             for peer in [*peers[turn % len(peers) :], *peers[: turn % len(peers)]]:
-                seconds = cpu_seconds(peer, many, options.size) - cpu_seconds(
-                    peer, few, options.size
-                )
+                seconds = more_seconds(peer, few, many, options.size)
+                if seconds is None:
+                    peers.remove(peer)
+                    del times[peer]
+                    continue
                 times[peer].append(1000 * seconds / (trained[1] - trained[0]))
                 load = os.getloadavg()[0]
                 print(

@@ -12,6 +12,7 @@ from jsonargparse.typing import OpenUnitInterval, Path_fc, PositiveInt
 from project.engine import CommandParser, UserError, note
 
 _MAX_LISTED = 10
+_WIDEST = 60  # characters of a class's name
 _OF_DATA: dict[str, tuple[Any, str]] = {
     "root": (str, "The folder that paths in the table are relative to, by default its own."),
     "path_column": (str, "The column of the image files or ids."),
@@ -52,7 +53,7 @@ def main(options: Namespace) -> int:
     if options.output is not None:
         Path(options.output).write_text(json.dumps(facts, indent=2) + "\n")
     if "classes" in facts:
-        print(f"  {facts['layout']}\n\n{survey_table(facts)}")
+        print(f"  {_shortened(facts['layout'], 1000)}\n\n{survey_table(facts)}")
     if facts["refusal"] is not None:
         note(f"error: {facts['refusal']}")
         return 1
@@ -105,18 +106,18 @@ def _survey(options: Namespace, facts: dict[str, Any]) -> None:
 def survey_table(survey: dict[str, Any]) -> str:
     """Formats a survey as text: images of each class and split, sizes, formats and problems."""
     # repr escapes control characters
-    counts = {repr(name)[1:-1]: by_split for name, by_split in survey["classes"].items()}
-    splits = list(next(iter(counts.values())))
-    totals = {split: sum(by_split[split] for by_split in counts.values()) for split in splits}
-    width = max(map(len, [*counts, "class"]))
+    counts = [(repr(name)[1:-1], by_split) for name, by_split in survey["classes"].items()]
+    splits = list(counts[0][1])
+    totals = {split: sum(by_split[split] for _, by_split in counts) for split in splits}
+    width = min(_WIDEST, max(len(name) for name in [*dict(counts), "class"]))
     lines = [
         f"  {'class':<{width}}" + "".join(f"{heading:>10}" for heading in [*splits, "all", "share"])
     ]
-    for name, by_split in [*counts.items(), ("", totals)]:
+    for name, by_split in [*counts, ("", totals)]:
         images = sum(by_split.values())
         cells = "".join(f"{count:>10,}" for count in [*by_split.values(), images])
         share = images / sum(totals.values())
-        lines.append(f"  {name:<{width}}{cells}{share:>10.1%}")
+        lines.append(f"  {_shortened(name, _WIDEST):<{width}}{cells}{share:>10.1%}")
     lines.append("")
     for dimension in ("width", "height"):
         if pixels := survey[dimension]:
@@ -142,6 +143,10 @@ def _list_rows(title: str, lines: list[str]) -> list[str]:
     if len(lines) > _MAX_LISTED:
         shown.append(f"    and {len(lines) - _MAX_LISTED:,} more; --output writes all")
     return [_row(title, f"{len(lines):,}" if lines else "none"), *shown]
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _row(name: str, text: str) -> str:

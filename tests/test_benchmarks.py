@@ -2,16 +2,20 @@
 
 import json
 import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import benchmarks.__main__ as command
-from benchmarks import loops
+from benchmarks import loops, peers
 from benchmarks.loading import loading_variants
 from benchmarks.loops import IN_TRAINING, OURS, PLAIN, TUTORIAL, Work, variants
 from project.model.networks import build_network
 from tests.conftest import as_in_a_terminal
+from tests.engine.loading.image_files import write_folder
 
 CPU = torch.device("cpu")
 WORK = Work("resnet9_slim", {}, image_size=8, batch_size=4, steps=2)
@@ -40,6 +44,27 @@ def test_every_variant_is_printed_and_written(tmp_path, monkeypatch, capsys):
         a / b for a, b in zip(found["training"][OURS], found["training"][PLAIN], strict=True)
     )
     assert f"{OURS} / {PLAIN}: {expected:.3f} (" in printed
+
+
+def test_a_peer_that_fails_is_left_out_with_the_reason(tmp_path, monkeypatch, capsys):
+    """As one whose package is there, and cannot be imported beside a newer torch."""
+    folder = write_folder(tmp_path / "images", {"a": 8, "b": 8})
+
+    def measured(peer: str, place: Path, size: int) -> float:
+        if peer == "torchvision":
+            text = b"Traceback:\n  import x\nImportError: cannot import name 'y'\n"
+            raise subprocess.CalledProcessError(1, ["python"], stderr=text)
+        return float(place.name == "many")
+
+    monkeypatch.setattr(peers, "cpu_seconds", measured)
+    monkeypatch.setattr(sys, "argv", ["peers", str(folder), "--rounds=2"])
+    for name, value in {"FEW": 4, "MANY": 12, "BATCH": 2}.items():
+        monkeypatch.setattr(peers, name, value)
+    peers.main()
+    out = capsys.readouterr().out
+    assert "torchvision fails, and is left out: ImportError: cannot import name 'y'\n" in out
+    assert "round 2: ours " in out
+    assert "round 2: torchvision" not in out
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])

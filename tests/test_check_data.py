@@ -42,6 +42,19 @@ def counts(data: Any) -> dict[str, dict[str, int]]:
     return {name: {split: len(files[split][name]) for split in files} for name in CLASSES}
 
 
+def test_names_of_any_length_are_printed_in_short(tmp_path, inspected):
+    """Two that begin alike are two classes."""
+    root = write_folder(tmp_path / "images", {"a": 12, "b": 12})
+    paths = sorted(path.relative_to(root) for path in root.rglob("*.jpg"))
+    rows = [f"{path},{100_000 * 'x'}{path.parent}" for path in paths]
+    (root / "labels.csv").write_text("\n".join([f"path,{100_000 * 'y'}", *rows]))
+    code, facts, printed = inspected(root / "labels.csv")
+    assert (code, len(facts["classes"])) == (0, 2)
+    lines = printed.out.splitlines()
+    assert sum(line.startswith("  xxx") for line in lines) == 2
+    assert max(map(len, lines)) <= 1002
+
+
 def test_a_good_folder_can_train_and_its_classes_are_counted_in_the_splits_of_training(
     root, inspected
 ):

@@ -11,6 +11,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .errors import ROOM_FOR_WORKERS
+
 if TYPE_CHECKING:  # none of them is needed for ``--help``
     from argparse import Action
     from collections.abc import Mapping
@@ -148,6 +150,6 @@ class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
 
     @staticmethod
     def _on_queue_feeder_error(error: BaseException, _batch: object) -> None:
-        advice = "enlarge /dev/shm (docker run --shm-size), shorten TMPDIR or use fewer num_workers"
-        sys.stderr.write(f"error: a loader worker cannot send a batch ({error}); {advice}\n")
+        text = f"a loader worker cannot send a batch ({error}); {ROOM_FOR_WORKERS}"
+        sys.stderr.write(f"error: {text}\n")
         os._exit(1)

@@ -1,5 +1,6 @@
 """Building an optimizer: its parameter groups, learning rates and fused implementation."""
 
+import math
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, cast
@@ -7,7 +8,7 @@ from typing import Any, cast
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, SparseAdam
 
 from project.engine import UserError
 from project.model.freezing import blocks
@@ -26,6 +27,11 @@ def build_optimizer(
     of_network = set(network.parameters())
     others = [parameter for parameter in model.parameters() if parameter not in of_network]
     optimizer = make(_parameter_groups(network, layer_decay, others))
+    if isinstance(optimizer, SparseAdam):
+        raise UserError("--model.optimizer SparseAdam takes sparse gradients alone; use Adam")
+    for group in optimizer.param_groups:
+        if group["lr"] is None or not math.isfinite(group["lr"]):
+            raise UserError(f"--model.optimizer.lr must be a finite number, got {group['lr']}")
     fuse(optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= group.get(LR_SCALE, 1.0)

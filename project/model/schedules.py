@@ -1,7 +1,10 @@
 """Learning-rate schedules: the default, and the length of training for any that asks for it."""
 
 import math
+import warnings
+from contextlib import suppress
 from functools import partial
+from traceback import walk_tb
 from typing import Any, Literal, cast
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
@@ -16,6 +19,8 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 from project.engine import UserError
 
 Interval = Literal["epoch", "step"]
+
+_MOST_TRIED = 10_000  # steps, which take a tenth of a second
 
 
 class CosineWithWarmup(LRScheduler):
@@ -78,15 +83,8 @@ def build_schedule(
     initial_rates = [float(group["lr"]) for group in optimizer.param_groups]
     if _is_one_cycle_without_length(make):
         make = partial(cast(Any, make), total_steps=_length(trainer, interval or "epoch")[0])
-    scheduler: Any = make(optimizer)
-    interval = cast(Interval, interval or getattr(scheduler, "interval", "epoch"))
-    if hasattr(scheduler, "set_length"):
-        # what set_length changes is not restored where options that decide the length have changed
-        before = dict(vars(scheduler))
-        scheduler.set_length(*_length(trainer, interval))
-        scheduler.lengths = [
-            name for name, value in vars(scheduler).items() if value is not before.get(name)
-        ]
+    _try(make, optimizer, trainer, interval)
+    scheduler, interval = _made(make, optimizer, trainer, interval)
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     keeps_proportions = all(
         math.isclose(rate * initial_rates[0], rates[0] * initial)
@@ -111,6 +109,62 @@ def build_schedule(
             # between validations, Lightning would step it on the last one's value
             config["frequency"] = trainer.check_val_every_n_epoch or 1
     return config
+
+
+def _made(
+    make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
+) -> tuple[Any, Interval]:
+    """Returns a schedule with its length, and its interval."""
+    scheduler: Any = make(optimizer)
+    interval = cast(Interval, interval or getattr(scheduler, "interval", "epoch"))
+    if hasattr(scheduler, "set_length"):
+        # what set_length changes is not restored where options that decide the length have changed
+        before = dict(vars(scheduler))
+        scheduler.set_length(*_length(trainer, interval))
+        scheduler.lengths = [
+            name for name, value in vars(scheduler).items() if value is not before.get(name)
+        ]
+    return scheduler, interval
+
+
+def _try(
+    make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
+) -> None:
+    """Steps a schedule as often as training will, and gives the optimizer its options back.
+
+    Raises:
+        UserError: It cannot be stepped, or has a learning rate that no optimizer can use.
+    """
+    groups = [
+        {name: part.clone() if isinstance(part, Tensor) else part for name, part in group.items()}
+        for group in optimizer.param_groups
+    ]
+    scheduler, interval = _made(make, optimizer, trainer, interval)
+    name = type(scheduler).__name__
+    steps = 2
+    with suppress(UserError):  # nothing says where training ends
+        steps = min(_length(trainer, interval)[0], _MOST_TRIED)
+    metric = [0.0] if isinstance(scheduler, ReduceLROnPlateau) else []  # it does not improve
+    with warnings.catch_warnings(action="ignore"):  # the optimizer takes no step before
+        for step in range(1, steps + 1):
+            for rate in (float(group["lr"]) for group in optimizer.param_groups):
+                if not 0 <= rate < math.inf:
+                    raise UserError(
+                        f"--model.lr_scheduler: {name} has a learning rate of {rate} in {interval}"
+                        f" {step}; it must be 0 or above, and finite"
+                    )
+            try:
+                scheduler.step(*metric)
+            except (ArithmeticError, ValueError) as error:
+                modules = [frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__)]
+                if not all(module.startswith("torch.") for module in modules[1:]):  # but yours
+                    raise
+                raise UserError(
+                    f"--model.lr_scheduler: {name} fails at the end of {interval} {step}: {error}"
+                ) from error
+    for group, before in zip(optimizer.param_groups, groups, strict=True):
+        group.clear()
+        group.update(before)
 
 
 def total_steps(trainer: Trainer) -> int:

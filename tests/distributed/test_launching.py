@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from project.engine.errors import UserError
+from project.engine.training.predictions import Predictions
 from project.fit import FitCLI
 from tests.conftest import cases, read_json
 from tests.distributed.job import CALLBACK, TINY
@@ -28,6 +29,7 @@ from tests.distributed.processes import (
     wait_until,
 )
 from tests.engine.cli.test_command_line import parse
+from tests.engine.toy import ToyClassifier, ToyData, toy
 
 FIT = [sys.executable, "-m", "project.fit", *TINY]
 LAUNCH = ROOT / "examples" / "launch"
@@ -124,6 +126,52 @@ def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monke
     assert FitCLI([*TINY, "--trainer.devices=2"]).trainer.world_size == 2
     with pytest.raises(UserError, match="is 3, but the launcher started 2"):
         FitCLI([*TINY, "--trainer.devices=3"])
+
+
+BATCH = {"JOB_ID": "47", "JOB_NAME": "flowers", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}
+TASKS = {"NTASKS": "4", "NTASKS_PER_NODE": "4"}
+
+
+@cases(
+    "job flags text",
+    (TASKS, [], "is 4, but the launcher started 1; put srun before python"),
+    (TASKS, ["--trainer.devices=2"], "is 2, but the launcher started 1; put srun before python"),
+    ({"NTASKS": "1"}, ["--trainer.devices=2"], "is 2, but the launcher started 1; put srun"),
+    ({"NTASKS": "4"}, [], "Use `--ntasks-per-node=4` instead"),
+)
+def test_a_batch_script_of_slurm_that_starts_fewer_processes_than_tasks_is_one_line(
+    workplace, monkeypatch, job, flags, text
+):
+    """It waited for the others; or one process trained, for two devices."""
+    for name, value in (BATCH | job).items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    with pytest.raises(UserError, match=re.escape(text)):
+        FitCLI([*TINY, *flags])
+
+
+@cases("job", TASKS, {"NTASKS": "1"}, {"NTASKS": "4"})
+def test_a_batch_script_of_slurm_may_use_one_device(workplace, monkeypatch, job):
+    for name, value in (BATCH | job).items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    own = "--trainer.plugins+=LightningEnvironment" if job == {"NTASKS": "4"} else "--name=a"
+    assert FitCLI([*TINY, "--trainer.devices=1", own]).trainer.world_size == 1
+
+
+class Measured(ToyClassifier):
+    """Measures its test images with their indices."""
+
+    def test_step(self, batch, batch_idx: int) -> None:
+        logits = self(batch.images)
+        losses = self.loss(logits, batch.labels)
+        self.measure("test", logits, batch.labels, losses, batch.indices)
+
+
+def test_predictions_in_python_need_no_launcher(monkeypatch):
+    for name, value in (BATCH | {"NTASKS": "4"}).items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    data = ToyData()
+    data.setup("test")
+    assert len(Predictions.of_split(toy(Measured), data).indices) == 25
 
 
 @pytest.mark.slow

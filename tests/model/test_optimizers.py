@@ -1,6 +1,7 @@
 """Optimizers: fused steps, learning rates of layers against timm's; schedules against formulas, resumed too."""
 
 import math
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,18 @@ import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LambdaCallback
 from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]  # not in its __all__
 from torch import nn
-from torch.optim import SGD, AdamW, RMSprop
-from torch.optim.lr_scheduler import LinearLR, LRScheduler, OneCycleLR, StepLR
+from torch.optim import SGD, AdamW, Optimizer, RMSprop
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    StepLR,
+)
 
 from examples.recipes.muon import Muon
+from project.engine.cli.entry import describe_error
 from project.engine.errors import UserError
 from project.model import CosineWithWarmup
 from project.model.networks import build_network
@@ -196,6 +205,129 @@ def test_what_a_schedule_does_not_accept_is_one_line(schedule, options, text):
         train(schedule, **{"max_epochs": 1} | options)
 
 
+SCHEDULE = "--model.lr_scheduler"
+REFUSED = """
+StepLR step_size=0 -> StepLR fails at the end of epoch 1: integer modulo by zero
+CosineAnnealingLR T_max=0 -> CosineAnnealingLR fails at the end of epoch 1: integer modulo by zero
+StepLR step_size=1 gamma=-1 -> StepLR has a learning rate of -0.1 in epoch 2; it must be 0 or above
+StepLR step_size=1 gamma=.nan -> StepLR has a learning rate of nan in epoch 2
+ExponentialLR gamma=.inf -> ExponentialLR has a learning rate of inf in epoch 2
+OneCycleLR max_lr=-1 -> OneCycleLR has a learning rate of -0.8
+OneCycleLR max_lr=1 total_steps=1 -> OneCycleLR fails at the end of epoch 2: Tried to step 2 times
+CosineAnnealingLR T_max=2 eta_min=-1 -> CosineAnnealingLR has a learning rate of -0.4
+CosineAnnealingWarmRestarts T_0=0 -> CosineAnnealingWarmRestarts(T_0=0): Expected positive integer
+ReduceLROnPlateau monitor=val/loss factor=2 -> Factor should be < 1.0
+CyclicLR base_lr=0.01 max_lr=0.1 step_size_up=0 -> step_size_up=0): float division by zero
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_a_schedule_that_cannot_be_stepped_or_has_no_rate_is_one_line_before_training(
+    row, workplace, capsys
+):
+    words, answer = row.split(" -> ")
+    name, *arguments = words.split()
+    flags = [f"{SCHEDULE}={name}", *(f"{SCHEDULE}.{argument}" for argument in arguments)]
+    line = one_line(lambda: small(*flags), capsys)
+    assert line.startswith("error: --model.lr_scheduler: ")
+    assert answer in line
+    assert not [*workplace.rglob("*.ckpt")]
+
+
+class Broken(StepLR):
+    """A schedule of one's own, with a bug."""
+
+    def get_lr(self) -> list[Any]:
+        return [1 / (1 - self.last_epoch) for _ in self.base_lrs]
+
+
+@cases(
+    "make",
+    partial(Broken, step_size=1),
+    partial(LambdaLR, lr_lambda=lambda epoch: 1 / (1 - epoch)),
+)
+def test_a_bug_in_a_schedule_of_ones_own_keeps_its_traceback(make):
+    with pytest.raises(ZeroDivisionError):
+        train(make, max_epochs=2)
+
+
+@cases(
+    "make rate",
+    (partial(OneCycleLR, max_lr=0.4, total_steps=3), 0.1),  # which changes the momentum, too
+    (partial(CosineAnnealingLR, T_max=3), torch.tensor(0.1)),  # which it changes in place
+)
+def test_trying_a_schedule_changes_nothing_that_it_or_the_optimizer_will_be(make, rate):
+    run = trainer(max_epochs=3)
+    optimizers = [
+        SGD([nn.Parameter(torch.ones(1))], lr=deepcopy(rate), momentum=0.9) for _ in range(2)
+    ]
+    built: Any = build_schedule(make, optimizers[0], run, "epoch")["scheduler"]
+    alone = make(optimizers[1])
+    for _ in range(3):
+        assert built.get_last_lr() == alone.get_last_lr()
+        groups = [
+            {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
+            for optimizer in optimizers
+        ]
+        assert groups[0] == groups[1]
+        for optimizer, schedule in zip(optimizers, (built, alone), strict=True):
+            optimizer.step()
+            schedule.step()
+
+
+OPTIMIZERS = sorted(
+    name
+    for name, cls in vars(torch.optim).items()
+    if isinstance(cls, type) and issubclass(cls, Optimizer) and cls is not Optimizer
+)
+UNFIT = {
+    "LBFGS": "LBFGS doesn't support per-parameter options",
+    "Muon": "Muon only supports 2D parameters",
+    "SparseAdam": "SparseAdam takes sparse gradients alone; use Adam",
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_optimizer_of_torch_trains_or_is_refused_in_one_line(name, workplace, capsys):
+    flags = ["--trainer.max_steps=2", "--trainer.limit_val_batches=0"]
+    flags.append(f"--model.optimizer=torch.optim.{name}")
+    if name not in UNFIT:
+        assert small(*flags).trainer.global_step == 2
+        return
+    line = one_line(lambda: small(*flags), capsys)
+    assert line.startswith("error: --model.optimizer")
+    assert UNFIT[name] in line
+
+
+@cases(
+    "flags answer",
+    ("SGD .lr=-1", "--model.optimizer: SGD(lr=-1.0): Invalid learning rate: -1"),
+    ("SGD .lr=.nan", "--model.optimizer.lr must be a finite number, got nan"),
+    ("SGD .lr=.inf", "--model.optimizer.lr must be a finite number, got inf"),
+    ("timm.optim.Adafactor", "--model.optimizer.lr must be a finite number, got None"),
+    ("SGD .nesterov=true", "Nesterov momentum requires a momentum"),
+    ("AdamW .betas=[1,2]", "AdamW(betas=(1.0, 2.0)): Invalid beta parameter"),
+    ("Adam .fused=true .foreach=true", "`fused` and `foreach` cannot be `True` together"),
+)
+def test_an_optimizer_that_refuses_its_options_is_one_line(flags, answer, workplace, capsys):
+    name, *arguments = flags.split()
+    flags = [f"--model.optimizer={name}", *(f"--model.optimizer{part}" for part in arguments)]
+    assert answer in one_line(lambda: small(*flags), capsys)
+
+
+class BrokenSGD(SGD):
+    """An optimizer of one's own, with a bug."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, lr=lr - 1)
+
+
+def test_a_bug_in_an_optimizer_of_ones_own_keeps_its_traceback(workplace):
+    with pytest.raises(ValueError, match=r"Invalid learning rate: -0\.9") as caught:
+        small(f"--model.optimizer={__name__}.BrokenSGD")
+    assert describe_error(caught.value) is None
+
+
 @cases("make", CosineWithWarmup, partial(OneCycleLR, max_lr=0.4), Falling)
 def test_a_longer_run_stretches_its_schedule(tmp_path, make):
     train(make, "step", max_epochs=2)[1].save_checkpoint(last := tmp_path / "last.ckpt")
@@ -237,3 +369,12 @@ def test_a_schedule_looks_at_a_metric_when_it_was_measured_or_lightning_says_tha
     else:
         said = one_line(lambda: small(*options), capsys)
         assert f"ReduceLROnPlateau conditioned on metric {monitor} which is not available" in said
+
+
+def test_a_schedule_that_watches_what_validation_does_not_log_is_refused_before_training(
+    workplace, capsys
+):
+    options = [*PLATEAU, "--model.lr_scheduler.monitor=val/los", "--trainer.num_sanity_val_steps=1"]
+    said = one_line(lambda: small(*options), capsys)
+    assert "--model.lr_scheduler.monitor val/los: validation logs val/accuracy, val/f1" in said
+    assert not [*workplace.rglob("*.ckpt")]

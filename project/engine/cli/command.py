@@ -7,17 +7,21 @@ import textwrap
 from argparse import Action
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import PositiveInt, restricted_number_type
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
+    BaseFinetuning,
     BatchSizeFinder,
     LearningRateFinder,
     ModelCheckpoint,
+    ModelPruning,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -25,7 +29,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
-from ..errors import LINES, UserError, note, printable, require
+from ..errors import LINES, UserError, note, options_of_library, printable, require
 from ..loading.data_module import ImageDataModule
 from ..run.processes import watch_processes
 from ..training.checkpoints import BestCheckpoint
@@ -35,8 +39,10 @@ from .command_line import (
     TRAINER_BASES,
     Bases,
     CommandLine,
+    Options,
     candidates,
     class_parser,
+    flat,
 )
 from .parser import CommandParser, name_of
 
@@ -47,11 +53,18 @@ FOLLOWS = {
 }
 """Options that follow from others."""
 
+_Seed: Any = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
+"""What NumPy takes."""
 _TUNER = "use Lightning's Tuner in Python before the run"
 _NOT_RESUMABLE: dict[type, str] = {
     StochasticWeightAveraging: "average the weights with EMAWeightAveraging",
     BatchSizeFinder: _TUNER,
     LearningRateFinder: _TUNER,
+    BaseFinetuning: (
+        "train the head first with --config examples/recipes/lp_ft.yaml, or the head alone with"
+        " --model.freeze backbone"
+    ),
+    ModelPruning: "prune the weights of the finished run with torch.nn.utils.prune",
 }
 """Callbacks that continue a run otherwise than it would have gone on, and what to use instead."""
 
@@ -107,13 +120,17 @@ class ExactTrainer(Trainer):
                 overfit_batches=overfit_batches,
                 **kwargs,
             )
-        except (TypeError, ValueError, MisconfigurationException) as error:
+        except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
             raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+        advice = ""
+        environment = getattr(self.strategy, "cluster_environment", None)
+        if isinstance(environment, SLURMEnvironment) and not processes:  # by the script itself
+            processes, advice = 1, "; put srun before python in the script of the job"
         wanted = self.num_devices * self.num_nodes
         if processes not in (0, wanted):  # each would train alone, or wait for others
             raise UserError(
                 f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started"
-                f" {processes}"
+                f" {processes}{advice}"
             )
         require_supported(self)
         disable_signal_handling(self)
@@ -123,7 +140,13 @@ class ExactTrainer(Trainer):
 class ClassParser(CommandParser, LightningArgumentParser):
     """The parser of a command; jsonargparse makes one for each class that an option takes."""
 
-    instantiate_classes = CommandParser.instantiate  # its older name, by which Lightning calls it
+    def instantiate_classes(self, config: Namespace, **options: Any) -> Namespace:
+        """Builds what a config names; Lightning calls ``instantiate`` by its older name."""
+        construct = partial(build, flat(config.as_dict()))
+        built: Namespace = self.instantiate(
+            config, instantiators=[(construct, object, True)], **options
+        )
+        return built
 
     def validate(self, namespace: Namespace, *args: Any, **kwargs: Any) -> None:
         """Refuses null for an argument that takes none, which jsonargparse lets pass."""
@@ -195,7 +218,6 @@ class Command(LightningCLI):
             self.data_class,
             save_config_callback=None,
             trainer_class=ExactTrainer,
-            seed_everything_default=0,
             parser_class=ClassParser,
             parser_kwargs={
                 "prog": program,
@@ -209,6 +231,11 @@ class Command(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
         )
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the seed: a number, where Lightning's may be true, for another one each time."""
+        text = "The random seed."
+        parser.add_argument("--seed_everything", type=_Seed, default=0, help=text)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the command's defaults, and the link from the seed to the data."""
@@ -302,6 +329,13 @@ class Command(LightningCLI):
             note(text)
 
 
+def build(config: Options, cls: type, /, *args: object, **arguments: object) -> object:
+    """Builds a class that a config names; a library's may refuse its arguments."""
+    option = next((name for name, value in config.items() if cls.__name__ in str(value)), "config")
+    with options_of_library(cls, option, arguments):
+        return cls(*args, **arguments)
+
+
 def require_supported(trainer: Trainer) -> None:
     """Rejects strategies that would measure or save something else than all weights."""
     strategy = trainer.strategy
@@ -325,10 +359,12 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
         require(getattr(trainer, option, 1) != 0, f"--trainer.{option}", 0, "above 0")
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     for kind, advice in _NOT_RESUMABLE.items():
-        if any(isinstance(callback, kind) for callback in callbacks):
-            raise UserError(
-                f"--trainer.callbacks: a run with {kind.__name__} could not resume; {advice}"
-            )
+        for callback in callbacks:
+            if isinstance(callback, kind):
+                raise UserError(
+                    f"--trainer.callbacks: a run with {type(callback).__name__} could not resume;"
+                    f" {advice}"
+                )
     folder = Path(trainer.default_root_dir, "checkpoints").resolve()
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):

@@ -11,7 +11,6 @@ import re
 from argparse import SUPPRESS
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 
 from lightning.pytorch.cli import LightningArgumentParser
@@ -26,7 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..errors import UserError, first_sentence, listed, note
 from ..run.files import read_yaml
 from ..run.settings import subclasses
-from .parser import closest, import_modules
+from .parser import closest, import_modules, require_value, require_values
 
 Options = dict[str, object]
 """Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` is the class."""
@@ -46,6 +45,8 @@ MODEL_BASES: Bases = {
 _CLASS_KEYS = ("data", "model", *MODEL_BASES, *TRAINER_BASES)
 _PATTERNS = ("data.group", "data.label_from")
 """Options whose value is text, even if it looks like a list, as ``[a-z]``."""
+_LISTS = ("data.train_transforms", "data.batch_transforms", "trainer.callbacks")
+"""Options that take a list of classes."""
 _GROUPS = ("data", "model", "trainer", "callbacks")
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
 _NO_CLASS = re.compile(r"(null|true|false)$|\[")
@@ -71,6 +72,11 @@ class CommandLine:
             is_value = "." in key and _NO_CLASS.match(value)  # data and model are classes
             if option == "--import":  # before its classes are named
                 import_modules(value)
+            if key in _LISTS and not (_NO_CLASS.match(value) or os.path.isfile(value)):
+                raise UserError(
+                    f"{option} is a list: {option}+={value} adds to it, and {option}=[{value}]"
+                    " replaces it"
+                )
             if option in ("-c", "--config"):
                 self.configs.append(read_config(value))
             elif word.startswith("--") and key in _CLASS_KEYS and not is_value:
@@ -117,11 +123,14 @@ class CommandLine:
 
 def whole_words(args: Iterable[str]) -> list[str]:
     """Joins each option and its value to one word; no option takes several values."""
+    require_values(given := [*args])
     words = list[str]()
-    rest = iter(args)
+    rest = iter(given)
     for word in rest:
-        is_alone = not word.startswith("-") or "=" in word or _WITHOUT_VALUE.fullmatch(word)
-        words.append(word if is_alone else "=".join([word, *islice(rest, 1)]))
+        if word.startswith("-") and "=" not in word and not _WITHOUT_VALUE.fullmatch(word):
+            require_value(word, value := next(rest, ""))
+            word = f"{word}={value}"
+        words.append(word)
     return words
 
 

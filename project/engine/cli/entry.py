@@ -40,7 +40,6 @@ _LIBRARIES = (
         "Expected more than 1 value per channel",
         "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size",
     ),
-    ("ValueError", r"^(Invalid (learning rate|\w+ value|beta parameter)|Nesterov momentum)", None),
     ("ValueError", "^ `val_check_interval`", None),
     ("ValueError", "SyncBatchNorm layers only work", None),
     ("UnicodeEncodeError", "surrogates not allowed", "the name of a file is not UTF-8; rename it"),
@@ -104,6 +103,7 @@ def run_command(command: Callable[[], object]) -> NoReturn:
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Ends the program with one line and code 2 for a user error; a bug keeps its traceback."""
+    _open_closed_streams()
     quiet_libraries()
     gc.freeze()  # imported modules stay: the collector need not look at them again
     gc.enable()
@@ -123,6 +123,20 @@ def one_line_errors() -> Iterator[None]:
             raise
         is_local = isinstance(error, LocalError | OSError) or text in (WORKER_DIED, NO_MEMORY)
         end_with_error("; ".join([text, *getattr(error, "__notes__", [])]), is_local)
+
+
+def _open_closed_streams() -> None:
+    """Opens the null device in place of standard streams that whoever started Python has closed.
+
+    Python has None for these, and a file of the run might get their number, which processes that
+    are started write to.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # standard error
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # as long as Python runs
 
 
 def end_with_error(text: str, is_local: bool = False) -> NoReturn:
@@ -151,7 +165,8 @@ def _description(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, UserError):
         # torch puts a loader worker's traceback in front of its error
-        return re.split(r"[\w.]+\.engine\.errors\.\w+: ", text)[-1].strip()
+        cls = type(error)
+        return text.rpartition(f"{cls.__module__}.{cls.__qualname__}: ")[-1].strip()
     if isinstance(error, ModuleNotFoundError):
         module = error.name or ""
         return None if module.partition(".")[0] == _PACKAGE else text

@@ -5,14 +5,17 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 
 import json
 import re
+import sys
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
+from ..errors import UserError, require
 from ..upstream import options_of
 from .entry import end_with_error, run_command
 
@@ -42,6 +45,14 @@ class CommandParser(ArgumentParser):
         self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
 
     run = staticmethod(run_command)
+
+    def parse_args(  # type: ignore[override]  # jsonargparse has no overloads either
+        self, args: Sequence[str] | None = None, *rest: Any, **options: Any
+    ) -> Any:
+        """Parses arguments, none of which may be empty."""
+        words = sys.argv[1:] if args is None else [*args]
+        require_values(words)
+        return super().parse_args(words, *rest, **options)
 
     def format_help(self, formatter: HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""
@@ -83,6 +94,21 @@ class CommandParser(ArgumentParser):
         end_with_error(line)
 
 
+def require_values(words: Sequence[str]) -> None:
+    """Refuses empty arguments and values, which a shell makes of variables that are not set."""
+    for before, word in pairwise(["", *words]):
+        option, equals, value = word.partition("=")
+        if not word or (option.startswith("--") and equals and not value):
+            require_value(option if word or "=" in before else before, value)
+
+
+def require_value(option: str, value: str) -> None:
+    """Refuses an empty value, or another option in the place of a value."""
+    if not value or value.startswith("--"):
+        name = option if option.startswith("--") else "an argument"
+        raise UserError(f"{name} has no value; is a variable of the command not set?")
+
+
 def closest(word: str, names: Iterable[str]) -> str | None:
     """Returns the name whose last part is most similar to that of a word, if any is similar."""
     parts = {name.rpartition(".")[2].lower(): name for name in names}
@@ -114,6 +140,8 @@ def import_modules(names: str) -> str:
     from ..run.settings import allow_module  # here, as it imports torch
 
     for name in names.split(","):
+        is_module = all(map(str.isidentifier, name.split(".")))
+        require(is_module, "--import", names, "a module, as my_package.my_module, or several: a,b")
         import_module(name)
         allow_module(name)
     return names

@@ -98,8 +98,9 @@ class FitCommand(Command):
         trainer = config.trainer
         data, model = (config[key].class_path.rpartition(".")[-1] for key in ("data", "model"))
         arch = config.model.init_args.get("arch", model)  # a class of the user's may have none
-        name = config.name or derived_name(data, arch)
-        self.run = RunFolder(trainer.default_root_dir or "runs", name)
+        name = derived_name(data, arch) if config.name is None else config.name
+        root = "runs" if trainer.default_root_dir is None else trainer.default_root_dir
+        self.run = RunFolder(root, name)
         self.run.require_unfinished()
         resumed = self.run.resumable()
         self._earlier = read_config(str(self.run.config)) if resumed else {}
@@ -138,6 +139,13 @@ class FitCommand(Command):
 
     def _callbacks(self) -> list[Callback]:
         options = self.config_init.callbacks
+        if self.config.trainer.enable_checkpointing is False and (
+            options.best_checkpoint or options.last_checkpoint
+        ):
+            raise UserError(
+                "--trainer.enable_checkpointing false: callbacks keep the checkpoints here; add"
+                " --callbacks.best_checkpoint false --callbacks.last_checkpoint false"
+            )
         callbacks = [
             option if isinstance(option, Callback) else cls()
             for name, cls in {**_OWN, **self.default_callbacks}.items()
@@ -227,6 +235,11 @@ class FitCommand(Command):
     def _train_and_test(self, resume: str | None) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
+        if _is_out_of_time(trainer):
+            self.note(
+                f"training ended after step {trainer.global_step}, at the time limit of"
+                f" --trainer.max_time or a Timer; {self.run.way_to_train_longer}"
+            )
         # names without --name differ between processes
         best = trainer.strategy.broadcast(str(self.run.best))
         kept = best_checkpoint(trainer)
@@ -277,3 +290,10 @@ class FitCommand(Command):
             for name, value in vars(chosen.as_flat()).items()
             if value is not None
         ]
+
+
+def _is_out_of_time(trainer: Trainer) -> bool:
+    """Returns True if a time limit, as of ``--trainer.max_time``, has ended training."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    left = [part.time_remaining() for part in callbacks if isinstance(part, Timer)]
+    return trainer.should_stop and any(time is not None and time <= 0 for time in left)

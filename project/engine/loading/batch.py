@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
-from ..errors import LocalError
+from ..errors import LocalError, options_of_library
 from ..randomness import Purpose, derived_seed, held_generators, seed_generators
 
 Keys = Sequence[tuple[int, int]] | Sequence[int]
@@ -134,7 +134,8 @@ class TransformedDataset:
                 seed = derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index)
                 seed_generators(seed, held=self.held)
                 for transform in self.transforms:
-                    image = transform(image)
+                    with options_of_library(type(transform), "data.train_transforms"):
+                        image = transform(image)
                 images.append(image)
         stacked = torch.stack(images).contiguous(memory_format=torch.channels_last)
         kind, expected = (f"{x.dtype} with {x.shape[1]} channels" for x in (stacked, batch.images))

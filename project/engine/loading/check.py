@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from ..errors import UnreadableFileError
+from ..errors import LocalError, UnreadableFileError
 from ..hardware import usable_cores
 from ..preprocessing import Bands
 from ..run.files import whole_file
@@ -23,6 +23,7 @@ from ..run.progress import progress_bar
 from .decode import check_image, decode, open_image, read_bands, reason
 from .layout import ImageFile
 from .scan import prefix_of
+from .workers import worker_context
 
 _VERSION = 6  # of the record; another number where the check or the facts change
 _WORTH_PROCESSES = 1024  # so many new files take longer than starting processes does
@@ -111,11 +112,17 @@ def _describe(file: Path, bands: Bands | None) -> dict[str, Any]:
 
 def _look_at(paths: Sequence[str], look: Callable[[Path], T]) -> Iterator[T | str]:
     """Yields what ``look`` returns of each file, or the reason why the file cannot be read."""
+    workers = min(usable_cores(), _MOST_PROCESSES) if len(paths) > _WORTH_PROCESSES else 0
+    try:
+        context = worker_context(workers) if workers else None
+    except LocalError:  # the loaders of the run say why, and may have none either
+        workers, context = 0, None
     # workers of a loader end when this process is killed, which those of other pools do not
     loader = DataLoader(
         cast("Dataset[str]", paths),
         batch_size=_AT_ONCE,
-        num_workers=min(usable_cores(), _MOST_PROCESSES) if len(paths) > _WORTH_PROCESSES else 0,
+        num_workers=workers,
+        multiprocessing_context=context,
         collate_fn=partial(_outcomes, look),
         generator=torch.Generator(),  # which it draws from, and not from the run's
     )

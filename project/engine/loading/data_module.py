@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from ..errors import UserError, require
+from ..errors import UserError, options_of_library, require
 from ..hardware import loader_workers
 from ..preprocessing import Preprocessing, as_colour
 from ..randomness import Purpose, derived_seed, held_generators, seed_generators
@@ -390,7 +390,8 @@ class ImageDataModule(LightningDataModule, ABC):
         with isolate_rng(include_cuda=False), torch.random.fork_rng(devices):
             seed_generators(seed, images.device, self._held)
             for transform in self.batch_transforms:
-                images, labels = transform(images, labels)
+                with options_of_library(type(transform), "data.batch_transforms"):
+                    images, labels = transform(images, labels)
         dtype = batch.images.dtype
         rounded = images.round().clamp(0, torch.iinfo(dtype).max).to(dtype)
         return batch._replace(images=rounded, labels=labels)

@@ -42,7 +42,7 @@ _EXIF_ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # values of it with width and height exchanged
 _MIRRORED = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}  # axes reversed after that
 # JPEG files
-_MARKER = re.compile(rb"\xff+([\x01-\xfe])")
+_MARKER = re.compile(rb"\xff([\x01-\xfe])")
 _DECODES = rb"[\xc0-\xcf\xdb\xdd\xee]"  # markers of frames, tables, intervals, Adobe's colours
 _SCANS = b"\xff\xda"
 _END = b"\xff\xd9"

@@ -2,6 +2,7 @@
 
 import atexit
 import copy
+import errno
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, default_convert
 
-from ..errors import WORKER_DIED, LocalError
+from ..errors import ROOM_FOR_WORKERS, WORKER_DIED, LocalError
 from ..run.processes import StopRequest
 from ..upstream import BatchQueue
 
@@ -30,15 +31,28 @@ def image_loader(
         prefetch_factor=prefetch_factor if workers else None,
         persistent_workers=workers > 0,
         worker_init_fn=_leave_signals_to_the_run,
-        multiprocessing_context=_worker_context() if workers else None,
+        multiprocessing_context=worker_context(workers) if workers else None,
         **options,
     )
 
 
-def _worker_context() -> BaseContext:
-    """Returns Python's context of processes, with queues that lose no batch."""
+def worker_context(workers: int) -> BaseContext:
+    """Returns Python's context of processes, with queues that lose no batch.
+
+    Raises:
+        LocalError: There is no room for the queues of that many workers, of which torch's loader
+            would tell neither where nor why.
+    """
     context = copy.copy(multiprocessing.get_context())
     context.Queue = partial(BatchQueue, ctx=context)  # type: ignore[method-assign]
+    try:
+        # one for each, one for all, and an event, which takes as much
+        for queue in [context.Queue() for _ in range(workers + 2)]:
+            queue.close()
+    except OSError as error:
+        raise LocalError(
+            f"loader workers cannot be started ({error}); {ROOM_FOR_WORKERS}"
+        ) from error
     return context
 
 
@@ -61,6 +75,12 @@ class LazyDataLoader(DataLoader[Any]):
                 yield batch
         except (EOFError, ConnectionError) as error:  # it died while it sent a batch
             raise LocalError(WORKER_DIED) from error
+        except RuntimeError as error:
+            lack = error.__context__  # which torch hides
+            if isinstance(lack, OSError) and lack.errno in (errno.EMFILE, errno.ENFILE):
+                text = f"no batch can be received ({lack}); {ROOM_FOR_WORKERS}"
+                raise LocalError(text) from error
+            raise
 
 
 def _leave_signals_to_the_run(_worker: int) -> None:

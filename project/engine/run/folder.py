@@ -53,7 +53,7 @@ class RunFolder:
     def __init__(self, root: str | Path, name: str) -> None:
         is_plain = name not in ("", "..") and Path(name).name == name and name.isprintable()
         require(is_plain, "--name", printable(name), "the name of one folder, without '/'")
-        is_local = "://" not in str(root)
+        is_local = str(root) != "" and "://" not in str(root)
         require(is_local, "--trainer.default_root_dir", root, "a folder of this machine")
         self.path = Path(root) / name
         self.config = self.path / "config.yaml"
@@ -109,10 +109,18 @@ class RunFolder:
             self._require_no_way_out()
             self._tidy_up()
             raise UserError(
-                f"the run '{self.path}' is finished, its test set measured; to train longer, start"
-                f" another from its weights: --name {shlex.quote(self.path.name)}_longer --model.weights"
-                f" {shlex.quote(str(self.best))}; to repeat it, remove that folder"
+                f"the run '{self.path}' is finished, its test set measured;"
+                f" {self.way_to_train_longer}; to repeat it, remove that folder"
             )
+
+    @property
+    def way_to_train_longer(self) -> str:
+        """What to do once training has ended."""
+        name, best = shlex.quote(self.path.name), shlex.quote(str(self.best))
+        return (
+            "to train longer, start another from its weights:"
+            f" --name {name}_longer --model.weights {best}"
+        )
 
     def create(self) -> None:
         """Makes the folder, and locks out other processes."""

@@ -13,11 +13,11 @@ from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..errors import UserError, printable
+from ..errors import UserError, listed, printable
 from ..run.checkpoint import Checkpoint
 from ..run.loggers import is_logged
 from ..upstream import follow_until_averaging, length_attributes
-from .checkpoints import sizes_of
+from .checkpoints import BestCheckpoint, sizes_of
 from .predictions import gathered
 
 _LENGTH = "length"
@@ -54,6 +54,25 @@ class Bookkeeping(Callback):
             for state in checkpoint.get("lr_schedulers", ()):
                 for name in length_attributes(state):
                     del state[name]
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Refuses to watch a metric that validation does not log, before an epoch is lost.
+
+        Raises:
+            UserError: A callback or a schedule watches such a metric.
+        """
+        known = {*pl_module.monitors(), *trainer.callback_metrics}
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        for part in (*callbacks, *trainer.lr_scheduler_configs):
+            monitor = getattr(part, "monitor", None)
+            # of others, the sanity check may know nothing yet
+            is_of_validation = isinstance(monitor, str) and monitor.startswith("val/")
+            if is_of_validation and monitor not in known and getattr(part, "strict", True):
+                raise UserError(
+                    f"{_watching(part)} {monitor}: validation logs {listed(sorted(known))}; if"
+                    " something logs it in whole validations alone, add"
+                    " --trainer.num_sanity_val_steps 0"
+                )
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Checks a resumed optimizer, and how many batches make a step within a resumed epoch."""
@@ -178,6 +197,14 @@ def _decisive_for_length(trainer: Trainer) -> str:
     batches = trainer.accumulate_grad_batches, dict(getattr(data, "hparams", {})).get("batch_size")
     images = sizes_of(trainer).get("train")
     return str([trainer.max_epochs, trainer.max_steps, *limits, *batches, images])
+
+
+def _watching(part: object) -> str:
+    """Returns the option that says what a callback or a schedule watches."""
+    if isinstance(part, BestCheckpoint):
+        return "--monitor"
+    is_callback = isinstance(part, Callback)
+    return f"{type(part).__name__} monitor" if is_callback else "--model.lr_scheduler.monitor"
 
 
 def _require_fitting_state(optimizer: Optimizer, source: object) -> None:

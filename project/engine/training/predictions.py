@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Trainer
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
@@ -106,6 +107,7 @@ class Predictions:
             trainer = Trainer(
                 accelerator="gpu" if device.type == "cuda" else device.type,
                 devices=1 if device.index is None else [device.index],
+                plugins=LightningEnvironment(),  # whatever launcher has started this process
                 **QUIET,
             )
             try:

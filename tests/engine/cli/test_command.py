@@ -1,6 +1,8 @@
 """Mistakes are one line, bugs keep their tracebacks; output lasts where nobody reads it; importing does nothing."""
 
 import errno
+import os
+import shlex
 import subprocess
 import sys
 import traceback
@@ -17,13 +19,25 @@ from torch import nn
 from project import check_data, report
 from project.data import SyntheticFlowersDataModule
 from project.engine.cli.entry import describe_error as explain, one_line_errors
-from project.engine.errors import UserError
+from project.engine.errors import UnreadableFileError, UserError
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
-from tests.conftest import cases, fit, make_folder, one_line, small
+from tests.conftest import (
+    RUN,
+    SLIM,
+    TINY,
+    cases,
+    fit,
+    load,
+    make_folder,
+    one_line,
+    read_json,
+    small,
+)
 from tests.distributed.processes import environment
-from tests.engine.cli.test_command_line import OWN_MODEL, parse, split
+from tests.engine.cli.test_command_line import OWN_MODEL, V2, parse, split
+from tests.engine.toy import cpu_time
 
 PACKAGE = FitCLI.__module__.partition(".")[0]
 
@@ -99,7 +113,13 @@ EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
         "a run with StochasticWeightAveraging could not resume; average the weights with",
     ),
     ("--trainer.callbacks+=BatchSizeFinder", "use Lightning's Tuner"),
-    (f"--trainer.callbacks+={__name__}.OwnFinder", "LearningRateFinder could not resume"),
+    (f"--trainer.callbacks+={__name__}.OwnFinder", "with OwnFinder could not resume"),
+    ("--trainer.callbacks+=BackboneFinetuning", "BackboneFinetuning could not resume; train the"),
+    (
+        "--trainer.callbacks+=ModelPruning --trainer.callbacks.pruning_fn=l1_unstructured",
+        "ModelPruning could not resume; prune the weights of the finished run",
+    ),
+    ("--trainer.enable_checkpointing=false", "add --callbacks.best_checkpoint false --callbacks"),
 )
 def test_what_a_trainer_or_a_run_refuses_is_one_line(options, reason, workplace, capsys):
     assert reason in one_line(lambda: small(*options.split()), capsys)
@@ -129,13 +149,55 @@ def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch):
     "fail advice",
     (lambda: nn.BatchNorm1d(3)(torch.zeros(1, 3)), "use a larger batch_size or image_size"),
     (lambda: torch.empty(2**50), "out of memory; a smaller batch_size or image_size needs less"),
-    (lambda: torch.optim.SGD([torch.zeros(1)], lr=-1), "Invalid learning rate: -1"),
-    (lambda: torch.optim.SGD([torch.zeros(1)], nesterov=True), "requires a momentum"),
 )
 def test_an_error_of_torch_about_options_is_advice(fail, advice):
     with pytest.raises((ValueError, RuntimeError)) as error:
         fail()
     assert advice in str(explain(error.value))
+
+
+LONG = "x" * 200_000
+
+
+@cases("text", LONG, f"{LONG}.errors.", f"{LONG}.engine.errors.X{LONG}: {LONG}")
+def test_a_word_of_any_length_is_described_at_once_and_printed_in_short(text, capsys):
+    def fail() -> None:
+        raise UserError(f"'best.ckpt' holds {text}; give --import")
+
+    with cpu_time(10.0):
+        line = one_line(fail, capsys)
+    assert line.startswith("error: 'best.ckpt' holds x")
+    assert line.endswith("; give --import")
+    assert len(line) < 2100
+
+
+def test_a_workers_error_is_its_own_text():
+    """As torch raises it in the process that trains: behind the traceback of the worker."""
+    kind = f"{UnreadableFileError.__module__}.UnreadableFileError"
+    text = f"Caught UnreadableFileError in worker 0.\nTraceback:\n  raise\n{kind}: 'a.png' is cut"
+    assert explain(UnreadableFileError(text)) == "'a.png' is cut"
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_standard_stream_that_is_closed_is_the_null_device(name, monkeypatch):
+    monkeypatch.setattr(sys, name, None)  # as Python has it
+    with one_line_errors():
+        stream = getattr(sys, name)
+    assert stream.name == os.devnull
+    stream.close()
+
+
+@pytest.mark.slow
+def test_a_run_whose_standard_streams_are_closed_writes_none_of_them_into_its_files(tmp_path):
+    """Its files get the numbers of closed streams, to which processes that it starts would write."""
+    flags = [*TINY, *SLIM, "--name=run", "--trainer.devices=2"]
+    command = shlex.join([sys.executable, "-m", f"{PACKAGE}.fit", *flags])
+    done = subprocess.run(
+        ["bash", "-c", f"exec {command} <&- >&- 2>&-"], cwd=tmp_path, env=environment(), check=False
+    )
+    assert done.returncode == 0
+    assert load(tmp_path / RUN / "checkpoints" / "best.ckpt")["about"]["step"] == 4
+    assert read_json(tmp_path / RUN / "metrics.json")["test"]["total"] == 26
 
 
 def test_importing_the_package_has_no_side_effect():
@@ -215,7 +277,18 @@ extra -> unrecognized arguments: extra
 --trainer.limit_test_batches=0 -> --trainer.limit_test_batches must be above 0
 --trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir must be a folder of this machine
 --trainer.default_root_dir=/dev/null -> Not a directory: '/dev/null/
---seed_everything=-1 -> --data.seed: Not of type NonNegativeInt
+--seed_everything=-1 -> --seed_everything: Not of type Seed
+--seed_everything=true -> --seed_everything: Not of type Seed
+--seed_everything=4294967296 -> --seed_everything: Not of type Seed
+--name= -> --name has no value; is a variable of the command not set?
+--name --data.flip=false -> --name has no value
+--data= -> --data has no value
+--import= -> --import has no value
+--import=my/file.py -> --import must be a module
+--data.train_transforms=my.X -> --data.train_transforms is a list: --data.train_transforms+=my.X adds
+--trainer.callbacks=Timer -> --trainer.callbacks is a list: --trainer.callbacks+=Timer adds to it
+--data.batch_transforms+={V2}.MixUp --data.batch_transforms.alpha=-1 -> --data.batch_transforms: MixUp(alpha=-1.0): Exp
+--data.train_transforms+={V2}.RandomErasing --data.train_transforms.p=2 -> --data.train_transforms: RandomErasing(p=2.0
 --trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy -> does not keep all weights on each device; use ddp
 --trainer.strategy=ddp_spawn -> forked or spawned processes cannot hand their metrics back; use ddp
 --trainer.accelerator=gpuu -> gpuu
@@ -278,6 +351,10 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
         "unrecognized arguments: --data.root=x; did you mean --root?",
     ),
     (check_data.parser().parse_args, [], "the following arguments are required: source"),
+    (check_data.parser().parse_args, [""], "an argument has no value; is a variable of the"),
+    (check_data.parser().parse_args, ["x", "--output", ""], "--output has no value"),
+    (report.parser().parse_args, ["x", "--import="], "--import has no value"),
+    (EvaluateCLI, [""], "an argument has no value"),
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)

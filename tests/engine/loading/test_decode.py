@@ -25,6 +25,7 @@ from project.engine.loading.decode import (
 )
 from tests.engine.loading.image_files import decoded, difference, noise, save, smooth, turned
 from tests.engine.loading.stubs import cases
+from tests.engine.toy import cpu_time
 
 SUFFIXES = ["jpg", "png", "bmp", "gif", "ppm", "tif", "webp", "avif", "jp2"]
 
@@ -183,6 +184,16 @@ def test_a_jpeg_that_libjpeg_warns_of_is_read_if_all_pixels_are_there(tmp_path, 
         simplejpeg.decode_jpeg(data)  # type: ignore[attr-defined]  # its stubs
     assert difference(decoded(path), Image.open(path)).max() == 0
     assert decoded(path, (50, 37)).shape == (3, 38, 50)
+
+
+@cases("run", b"\xff" * 100_000 + b"\0", b"\xff" * 100_000)
+def test_bytes_of_255_before_a_segment_take_no_quadratic_time(tmp_path, run):
+    """Those right before a marker are padding, others are no marker's."""
+    segment = b"\xff\xdb"
+    (path := tmp_path / "image.jpg").write_bytes(inserted(PLAIN, EXTRA + run, segment))
+    with cpu_time(5.0):
+        pixels = decoded(path)
+    assert difference(pixels, Image.open(BytesIO(PLAIN))).max() == 0
 
 
 CUT = {

@@ -9,7 +9,7 @@ import torch
 from torchvision.transforms import v2
 
 from project.engine.cli.entry import describe_error
-from project.engine.errors import LocalError
+from project.engine.errors import LocalError, UserError
 from project.engine.randomness import Purpose, derived_seed
 from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import (
@@ -216,6 +216,32 @@ def test_an_error_inside_a_transform_is_a_bug_with_its_traceback_and_no_broken_i
     data = attached(Files(write_folder(tmp_path, {"a": 12, "b": 12}), **options))
     with pytest.raises(RuntimeError, match="a bug of one's own") as caught:
         list(data.train_dataloader())
+    assert describe_error(caught.value) is None
+
+
+@cases(
+    "options text",
+    ({"train_transforms": [v2.RandomCrop(99)]}, "--data.train_transforms: RandomCrop: Required cr"),
+    ({"batch_transforms": [v2.MixUp(num_classes=9)]}, "--data.batch_transforms: MixUp: When pass"),
+)
+def test_a_transform_of_a_library_that_refuses_the_images_is_one_line(options, text):
+    with pytest.raises(UserError) as caught:
+        batches(num_workers=0, **options)
+    assert str(describe_error(caught.value)).startswith(text)
+
+
+class Mine(v2.RandomCrop):
+    """A transform of one's own."""
+
+
+def buggy(image):
+    raise ValueError("a bug of one's own")
+
+
+@cases("transform", Mine(99), buggy, v2.Compose([buggy]), v2.RandomApply([v2.Lambda(buggy)], p=1))
+def test_a_transform_of_ones_own_that_fails_is_a_bug_also_within_one_of_a_library(transform):
+    with pytest.raises(ValueError, match=r"Required crop size|a bug") as caught:
+        batches(num_workers=0, train_transforms=[transform])
     assert describe_error(caught.value) is None
 
 

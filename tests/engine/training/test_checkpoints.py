@@ -96,6 +96,61 @@ def test_a_metric_that_nobody_knows_needs_a_mode(workplace, capsys):
     assert list(workplace.rglob("*.ckpt")) == []
 
 
+class Logging(ToyClassifier):
+    """Logs a metric of its own in each validation."""
+
+    def validation_step(self, batch, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        self.log("val/mine", float(batch_idx))
+
+
+SANITY = "--trainer.num_sanity_val_steps=2"
+OWN = f"--model={__name__}.Logging"
+
+
+def test_a_metric_that_validation_logs_by_itself_may_choose_the_best(workplace):
+    fit(SANITY, OWN, "--monitor=val/mine", "--mode=max")
+    assert load(BEST)["about"]["selection"] == {"monitor": "val/mine", "mode": "max"}
+
+
+@cases(
+    "flags option",
+    ("--monitor=val/acuracy --mode=max", "--monitor val/acuracy"),
+    ("--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc", "EarlyStopping"),
+    ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=val/acc", "ModelCheckp"),
+)
+def test_a_metric_that_validation_does_not_log_is_refused_before_training(
+    workplace, capsys, flags, option
+):
+    line = one_line(lambda: fit(SANITY, OWN, *flags.split()), capsys)
+    assert line.startswith(f"error: {option}")
+    assert "validation logs val/accuracy, val/loss and val/mine; if" in line
+    assert not LAST.exists()
+
+
+@cases(
+    "flags",
+    "--monitor=train/loss --mode=min",
+    "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
+    " --trainer.callbacks.strict=false",
+)
+def test_a_metric_that_training_logs_or_that_may_be_absent_is_not(workplace, flags):
+    fit(SANITY, *flags.split())
+    assert load(LAST)["global_step"] == STEPS
+
+
+@cases("limit said", ("00:00:00:00", True), ("00:01:00:00", False))
+def test_a_run_that_a_limit_of_time_ends_says_so_and_what_to_do(workplace, capsys, limit, said):
+    fit(f"--trainer.max_time={limit}", "--trainer.max_epochs=2")
+    line = (
+        "training ended after step 0, at the time limit of --trainer.max_time or a Timer; to train"
+        " longer, start another from its weights: --name run_longer --model.weights"
+        " runs/run/checkpoints/best.ckpt\n"
+    )
+    err = capsys.readouterr().err
+    assert (line in err, "time limit" in err) == (said, said)
+
+
 @cases("number step", *zip(StopRequest.SIGNALS, (3, STEPS, STEPS + 1, 3), strict=True))
 def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(
     workplace, capsys, number, step
