@@ -24,7 +24,7 @@ from .decode import check_image, decode, open_image, read_bands, reason
 from .layout import ImageFile
 from .scan import prefix_of
 
-_VERSION = 6  # of the record; another number where the check or the facts change
+_VERSION = 7  # of the record; another number where the check or the facts change
 _WORTH_PROCESSES = 1024  # so many new files take longer than starting processes does
 _MOST_PROCESSES = 16
 _AT_ONCE = 64
