@@ -29,13 +29,13 @@ from tests.engine.loading.test_metadata import (
     DAMAGED,
     FILES,
     ODD,
-    ORIENTATION,
     SHORT,
     chunk,
     exif,
     png,
     short,
 )
+from tests.engine.loading.tiff_files import ORIENTATION
 from tests.test_predict import by_torchvision
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
