@@ -16,6 +16,8 @@ from label_errors import draw
 from PIL import Image, ImageOps
 
 from project.data import CSVDataModule, FolderDataModule
+from project.engine.errors import UnreadableFileError
+from project.engine.loading.decode import decode, open_image
 
 LARGEST, SHOWN, AT_ONCE = 6, 20, 1024
 SIDES = ("path", "label", "split")
@@ -29,11 +31,12 @@ def bits(path: str) -> list[np.ndarray]:
     except ModuleNotFoundError:
         sys.exit('error: this needs a package: pip install --editable ".[labels]"')
     try:
-        with Image.open(path) as image:
-            upright = ImageOps.exif_transpose(image).convert("L")
-    except Exception as error:  # PIL raises all kinds
+        with open_image(path) as image:
+            pixels = decode(image, path).permute(1, 2, 0).numpy()
+    except UnreadableFileError as error:
         print(f"note: {path} is left out: {error}", file=sys.stderr)
         return []
+    upright = Image.fromarray(pixels).convert("L")
     return [
         phash(view).hash.ravel().astype(np.float32) for view in (upright, ImageOps.mirror(upright))
     ]

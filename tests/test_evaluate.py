@@ -166,6 +166,7 @@ def test_names_from_files_are_no_markup_and_what_a_run_does_not_have_is_left_out
     assert all(name in shown for name in names)  # none of them is a tag
     assert "The last, after step 1." in shown
     assert "Where the network looks" not in shown
+    assert "Grad-CAM is left out: no layer's output has spatial dimensions" in shown
     Path("images").rename("elsewhere")
     assert "No images are shown" in text_of(report_of(run))
     assert re.search("without images: .* with --root", capsys.readouterr().err)

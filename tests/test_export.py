@@ -24,6 +24,18 @@ from project.model.formats import load_onnx, load_pt2, write_onnx
 from project.model.inference import ProbabilityNetwork
 from tests.conftest import ROOT, call, cases, draw_image, load, one_line
 from tests.distributed.job import classifier
+from tests.engine.loading.test_metadata import (
+    CHUNKS,
+    DAMAGED,
+    FILES,
+    ODD,
+    SHORT,
+    chunk,
+    exif,
+    png,
+    short,
+)
+from tests.engine.loading.tiff_files import ORIENTATION
 from tests.test_predict import by_torchvision
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
@@ -169,6 +181,28 @@ def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit, crop):
         pixels = prepare(Image.open(tmp_path / "x.jpg"), texts)
         assert (pixels.dtype, pixels.shape) == (np.uint8, expected.shape)
         assert np.abs(pixels.astype(int) - expected).max() <= 1, (fit, size)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # of damage that it gets over
+@pytest.mark.parametrize("kind", [*FILES, "long text", "damaged checksum"])
+def test_the_example_opens_what_evaluation_does(tmp_path, kind):
+    example = runpy.run_path(str(DEPLOY / "prepare.py"))
+    about = Preprocessing(resize=37, crop=32, mean=[0.4, 0.5, 0.6], std=[0.2] * 3)
+    texts = {"interpolation": "bilinear", "fit": "crop", "resize": "37", "crop": "32"}
+    texts["mean"] = json.dumps(about["mean"])
+    turned = exif(ODD["text"], (ORIENTATION, SHORT, 1, short(6)))
+    if kind in FILES:
+        contents = [FILES[kind](block) for block in (*DAMAGED.values(), turned)]
+    else:
+        more = CHUNKS["text" if kind == "long text" else "EXIF checksum"]
+        contents = [
+            png(more, chunk(b"eXIf", turned[6:]), behind=behind) for behind in (False, True)
+        ]
+    for content in contents:
+        (tmp_path / "image").write_bytes(content)
+        expected = prepare_file(tmp_path / "image", about).numpy()
+        pixels = example["prepare"](example["open_photo"](content), texts)
+        assert np.abs(pixels.astype(int) - expected).max() <= 1
 
 
 @pytest.mark.parametrize("script", ["onnx_runtime.py", "plain_torch.py"])

@@ -25,7 +25,11 @@ def page(checkpoint, photo=None):
     def classify(path):
         image = FileDataset([Path(path)], torch.tensor([0]), model.preprocessing).image(0)
         (prediction,) = model.predict_files([path])
-        seen = overlay(image, grad_cam(model, image[None])[0]).permute(1, 2, 0).numpy()
+        try:
+            seen = overlay(image, grad_cam(model, image[None])[0]).permute(1, 2, 0).numpy()
+        except ValueError as error:  # of a network with a class token
+            gradio.Warning(f"no Grad-CAM: {error}")
+            return prediction.probabilities, None
         return prediction.probabilities, Image.fromarray(seen).resize((SIDE, SIDE))
 
     return gradio.Interface(

@@ -1,14 +1,14 @@
 """Labels photo.jpg with model.onnx: ``python onnx_runtime.py``."""
 
 import json
+from pathlib import Path
 
 import onnxruntime
-from PIL import Image
-from prepare import prepare
+from prepare import open_photo, prepare
 
 session = onnxruntime.InferenceSession("model.onnx")
 about = session.get_modelmeta().custom_metadata_map
 class_names = json.loads(about["class_names"])
-images = prepare(Image.open("photo.jpg"), about)[None]
+images = prepare(open_photo(Path("photo.jpg").read_bytes()), about)[None]
 probabilities = session.run(["probabilities"], {"images": images})[0][0]
 print(class_names[probabilities.argmax()], probabilities.max())

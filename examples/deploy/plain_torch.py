@@ -1,13 +1,13 @@
 """Labels photo.jpg with model.pt2: ``python plain_torch.py``."""
 
 import json
+from pathlib import Path
 
 import torch
-from PIL import Image
-from prepare import prepare
+from prepare import open_photo, prepare
 
 about = dict.fromkeys(["class_names", "resize", "crop", "fit", "interpolation", "mean"], "")
 classify = torch.export.load("model.pt2", extra_files=about).module()
-images = torch.from_numpy(prepare(Image.open("photo.jpg"), about)[None].copy())
+images = torch.from_numpy(prepare(open_photo(Path("photo.jpg").read_bytes()), about)[None].copy())
 probabilities = classify(images)[0]
 print(json.loads(about["class_names"])[probabilities.argmax()], probabilities.max().item())

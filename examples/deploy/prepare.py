@@ -1,14 +1,63 @@
-"""Resizes and crops a photo outside of an exported file, with PIL, as the file's metadata say."""
+"""Opens, resizes and crops a photo outside of an exported file, with PIL, as its metadata say."""
 
+import contextlib
+import io
 import json
+import zlib
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
+
+PNG = b"\x89PNG\r\n\x1a\n"
+METHODS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def open_photo(content):
+    """Open the bytes of an image file; of a PNG file, whatever its texts and profile are."""
+    try:
+        image = Image.open(io.BytesIO(content))
+        image.load()
+    except Exception:  # PIL raises all kinds, also for texts of more than 1 MB
+        if not content.startswith(PNG):
+            raise
+        image = Image.open(io.BytesIO(PNG + b"".join(needed_chunks(content))))
+    return image
+
+
+def needed_chunks(content):
+    """Yield the chunks of a PNG file that hold pixels, transparency or whole EXIF data."""
+    start = len(PNG)
+    while start < len(content):
+        end = start + 12 + int.from_bytes(content[start : start + 4], "big")
+        kind, data = content[start + 4 : start + 8], content[start + 4 : end - 4]
+        is_whole = zlib.crc32(data) == int.from_bytes(content[end - 4 : end], "big")
+        if kind[:1].isupper() or (kind in (b"tRNS", b"eXIf") and is_whole):
+            yield content[start:end]
+        start = end
+
+
+def upright(image):
+    """Turn an image as its EXIF data say; leave it as it is stored where damage hides that."""
+    image.load()
+    method = None
+    with contextlib.suppress(Exception):  # damage raises all kinds
+        image.getexif()
+    with contextlib.suppress(Exception):  # PIL keeps what it has read
+        method = METHODS.get(image.getexif().get(0x0112))
+    return image if method is None else image.transpose(method)
 
 
 def prepare(image, about):
     """Turn a PIL image into uint8 (3, crop, crop), as the file's metadata say."""
-    image = ImageOps.exif_transpose(image).convert("RGB")
+    image = upright(image).convert("RGB")
     crop, fit, (width, height) = int(about["crop"]), about["fit"], image.size
     if fit == "crop":  # the shorter side becomes resize
         scale_x = scale_y = int(about["resize"]) / min(width, height)

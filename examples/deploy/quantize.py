@@ -9,15 +9,17 @@ import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from PIL import Image
-from prepare import prepare
+from prepare import open_photo, prepare
 
 
 class Photos(CalibrationDataReader):
     """Feeds the photos to the calibration, one at a time."""
 
     def __init__(self, about):
-        images = (prepare(Image.open(path), about)[None] for path in Path("photos").glob("*.jpg"))
+        images = (
+            prepare(open_photo(path.read_bytes()), about)[None]
+            for path in Path("photos").glob("*.jpg")
+        )
         self.inputs = ({"images": image} for image in images)
 
     def get_next(self):

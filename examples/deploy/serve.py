@@ -4,14 +4,13 @@ Errors: 400 for a broken image, 422 for other JSON, 413 above 10 MB, and 504 aft
 one broken image fails its whole batch.
 """
 
-import io
 import json
 
 import litserve
 import onnxruntime
 from fastapi import HTTPException
 from PIL import Image
-from prepare import prepare
+from prepare import open_photo, prepare
 from pydantic import Base64Bytes, BaseModel
 
 Image.MAX_IMAGE_PIXELS = 25_000_000  # PIL refuses images with twice as many
@@ -34,7 +33,7 @@ class Classifier(litserve.LitAPI):
     def decode_request(self, request: Upload):
         """Turn a request into the network's input."""
         try:
-            return prepare(Image.open(io.BytesIO(request.image)), self.about)[None]
+            return prepare(open_photo(request.image), self.about)[None]
         except Exception as error:  # PIL raises all kinds
             raise HTTPException(400, "the image cannot be read") from error
 

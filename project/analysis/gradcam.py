@@ -11,13 +11,16 @@ from torch.nn.modules.module import register_module_forward_hook
 from project.analysis.plots import as_rgb
 from project.model import ImageClassifier
 
+_ROUNDING = 1e-3  # of gradients that are equal
+
 
 def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
     """Computes Grad-CAM of the predicted class, in evaluation mode.
 
-    It uses the last layer whose output has spatial dimensions (a feature map or the tokens of image
-    patches) with a gradient at more than one place. So it needs no layer's name and works with any
-    network.
+    It uses the last layer whose output has spatial dimensions with a gradient at more than one
+    place: a feature map, or the tokens of image patches. So it needs no layer's name and works with
+    any network that averages its tokens. Behind a class token or attention, gradients do not tell
+    which tokens decided.
 
     Args:
         model: On any device.
@@ -25,26 +28,23 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
 
     Returns:
         float (N, size, size) in [0, 1], on the CPU; all 0 if no feature supports the class.
+
+    Raises:
+        ValueError: The network has no such layer.
     """
-    outputs: list[Tensor] = []
-
-    def keep(_module: nn.Module, _args: object, output: object) -> None:
-        if isinstance(output, Tensor) and output.requires_grad:
-            outputs.append(output)
-
-    # a frozen network has no gradients unless its input requires one
-    def require_gradient(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return args[0].detach().requires_grad_(), *args[1:]
-
-    model.eval()
-    of_input = model.network.register_forward_pre_hook(require_gradient)
-    with torch.enable_grad(), of_input, register_module_forward_hook(keep):
-        score = model(images.to(model.device)).amax(1).sum()
-        gradients = torch.autograd.grad(score, outputs, allow_unused=True)
+    outputs, gradients = _layers(model, images)
+    # as many rows of a tensor of heads are tokens, too
+    counts = {output.shape[1] for output in outputs if output.ndim == 3}
     for output, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
-        if gradient is None:
+        if gradient is None or len(output) != len(images) or not gradient.any():
             continue
-        features, slopes = _as_map(output.detach()), _as_map(gradient)
+        if output.ndim == 4 and output.shape[2] not in counts:
+            features, slopes = _as_map(output), _as_map(gradient)
+        elif output.ndim == 3 and output.shape[1] > 1:
+            prefix = _prefix(model.network, gradient)
+            features, slopes = _as_grid(output[:, prefix:]), _as_grid(gradient[:, prefix:])
+        else:
+            continue
         if (slopes.abs().amax((0, 1)) > 0).sum() > 1:
             cam = (slopes.mean((2, 3), keepdim=True) * features).sum(1, keepdim=True).relu()
             cam = F.interpolate(
@@ -60,14 +60,54 @@ def overlay(image: Tensor, cam: Tensor) -> Tensor:
     return ((as_rgb(image) + colours) / 2).round().to(torch.uint8)
 
 
+def _layers(
+    model: ImageClassifier, images: Tensor
+) -> tuple[list[Tensor], tuple[Tensor | None, ...]]:
+    """Returns the outputs of all layers, in order, and the gradients of the largest logits."""
+    outputs: list[Tensor] = []
+
+    def keep(_module: nn.Module, _args: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.requires_grad:
+            outputs.append(output)
+
+    # a frozen network has no gradients unless its input requires one
+    def require_gradient(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return args[0].detach().requires_grad_(), *args[1:]
+
+    model.eval()
+    of_input = model.network.register_forward_pre_hook(require_gradient)
+    with torch.enable_grad(), of_input, register_module_forward_hook(keep):
+        score = model(images.to(model.device)).amax(1).sum()
+        gradients = torch.autograd.grad(score, outputs, allow_unused=True)
+    return [output.detach() for output in outputs], gradients
+
+
 def _as_map(output: Tensor) -> Tensor:
-    """Reshapes features to (N, channels, rows, columns), 1x1 if they are not spatial."""
-    if output.ndim == 4:
-        _, second, third, fourth = output.shape
-        is_channels_last = second == third != fourth  # as in Swin
-        return output.permute(0, 3, 1, 2) if is_channels_last else output
-    if output.ndim == 3:  # patch tokens, after others such as the class token
-        size = isqrt(output.shape[1])
-        patches = output[:, output.shape[1] - size * size :]
-        return patches.transpose(1, 2).reshape(len(output), -1, size, size)
-    return output.reshape(len(output), -1, 1, 1)
+    """Permutes features to (N, channels, rows, columns)."""
+    _, second, third, fourth = output.shape
+    is_channels_last = second == third != fourth  # as in Swin
+    return output.permute(0, 3, 1, 2) if is_channels_last else output
+
+
+def _as_grid(tokens: Tensor) -> Tensor:
+    side = isqrt(tokens.shape[1])
+    return tokens.transpose(1, 2).reshape(len(tokens), -1, side, side)
+
+
+def _prefix(network: nn.Module, gradient: Tensor) -> int:
+    """Returns how many tokens, such as registers, are in front of those of image patches.
+
+    Raises an error unless the network averages these: then all have the same gradient.
+    """
+    declared = {getattr(module, "num_prefix_tokens", None) for module in network.modules()}
+    for prefix in (*(count for count in declared if isinstance(count, int)), 0, 1):  # as timm's
+        patches = gradient[:, prefix:]
+        is_square = isqrt(patches.shape[1]) ** 2 == patches.shape[1]
+        difference = (patches - patches.mean(1, keepdim=True)).abs().max()
+        if is_square and patches.any() and difference <= _ROUNDING * patches.abs().max():
+            return prefix
+    raise ValueError(
+        "the network does not average its tokens of image patches, as it has a class token or pools"
+        " by attention, so Grad-CAM cannot tell where it looks; those of timm average them if they"
+        " are trained with --model.arch_args.global_pool avg"
+    )

@@ -56,10 +56,11 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
     """Draws the reliability diagram, ``count`` confident mistakes and Grad-CAM."""
     wrong = test.confident(correct=False, count=count)
     right = test.confident(correct=True, count=count // 2)
+    cams, no_cams = list[dict[str, Any]](), ""
     try:
         cams = _describe_images(model, test, [*right, *wrong[: count // 2]], with_cam=True)
-    except ValueError:  # no layer's output has spatial dimensions
-        cams = []
+    except ValueError as error:  # of a network that it cannot explain
+        no_cams = str(error)
     return {
         "reliability": _png_url(reliability_figure(reliability(*test.decisions[1:]))),
         "abstention": _png_url(
@@ -67,6 +68,7 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
         ),
         "mistakes": _describe_images(model, test, wrong),
         "grad_cam": cams,
+        "no_grad_cam": no_cams,
     }
 
 

@@ -90,10 +90,9 @@ class AugmentedDataModule(ImageDataModule):
         """Shifts, flips and cuts out images of a training batch, by the epoch's random numbers."""
         images = batch.images
         size = min(images.shape[-2:])  # transforms may have changed it
-        if self.crop_padding >= size:
-            raise UserError(
-                f"--data.crop_padding must be below {size}, the image size, got {self.crop_padding}"
-            )
+        for name, pixels in (("crop_padding", self.crop_padding), ("cutout", self.cutout)):
+            if pixels >= size:
+                raise UserError(f"--data.{name} must be below {size}, the image size, got {pixels}")
         if self.crop_padding:
             numbers = uniform(self.seed, epoch, batch.indices, _SHIFT, 2)
             images = shift(images, numbers, self.crop_padding)

@@ -25,7 +25,7 @@ from .layout import ImageFile
 from .scan import prefix_of
 from .workers import worker_context
 
-_VERSION = 6  # of the record; another number where the check or the facts change
+_VERSION = 7  # of the record; another number where the check or the facts change
 _WORTH_PROCESSES = 1024  # so many new files take longer than starting processes does
 _MOST_PROCESSES = 16
 _AT_ONCE = 64

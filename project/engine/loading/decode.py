@@ -15,11 +15,13 @@ import numpy as np
 import simplejpeg
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, JpegImagePlugin
+from PIL import Image, JpegImagePlugin, TiffImagePlugin, UnidentifiedImageError
 from torch import Tensor
 
 from ..errors import LocalError, UnreadableFileError, UserError, printable
 from ..preprocessing import Bands
+from .depths import correct_depth, upper_bits
+from .metadata import ORIENTATION, SIDEWAYS, orientation, read_bytes, without_metadata
 
 # not all that PIL can open, whatever a file is called: for EPS it would run Ghostscript
 _FORMATS = {
@@ -38,9 +40,11 @@ IMAGE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix i
 
 _MOST_BYTES = 2**30  # of a decoded TIFF file; PIL has a limit of its own
 _LONGEST = 1000  # times the shorter side; scaled to fit, a longer image would fill the memory
-_EXIF_ORIENTATION = 0x0112
-_SIDEWAYS = (5, 6, 7, 8)  # values of it with width and height exchanged
-_MIRRORED = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}  # axes reversed after that
+# axes that an orientation has reversed, once width and height are exchanged
+_MIRRORED = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}
+_TIFF_STARTS = tuple(TiffImagePlugin.PREFIXES)
+_NO_BRIGHTNESS = (0, 3)  # photometrics of TIFF: white is zero, palette
+_PNG_START, _PNG_BITS = b"\x89PNG", 24
 # JPEG files
 _MARKER = re.compile(rb"\xff([\x01-\xfe])")
 _DECODES = rb"[\xc0-\xcf\xdb\xdd\xee]"  # markers of frames, tables, intervals, Adobe's colours
@@ -95,16 +99,41 @@ def _why(error: BaseException) -> str:
 
 
 def open_image(path: str | Path, content: bytes | None = None) -> Image.Image:
-    """Opens an image as it is stored, not turned; its pixels are decoded when they are first used.
+    """Opens an image as it is stored, not turned.
 
-    The ``content`` of a file is read in place of the file.
+    The pixels of a PNG file are decoded at once, as its metadata may follow them, others when they
+    are first used. The ``content`` of a file is read in place of the file.
     """
     with named(path):
         if content is None:
             _require_file(path)
-        image = Image.open(path if content is None else BytesIO(content), formats=[*_FORMATS])
+        try:
+            return _opened(path if content is None else BytesIO(content))
+        except Exception:
+            bare = without_metadata(path if content is None else BytesIO(content))
+            if bare is None:
+                raise
+        return _opened(bare)
+
+
+def _opened(file: str | Path | BytesIO) -> Image.Image:
+    try:
+        image = Image.open(file, formats=[*_FORMATS])
+    except UnidentifiedImageError as error:
+        if not read_bytes(file, 4).startswith(_TIFF_STARTS):
+            raise
+        raise ValueError(
+            "its TIFF header is damaged, or its channels or bits are of a kind that Pillow lacks;"
+            " see --data.channels"
+        ) from error
+    try:
         _require_shape(image.size)
-        return image
+        if image.format == "PNG":
+            image.load()
+    except Exception:
+        image.close()
+        raise
+    return image
 
 
 def _require_file(path: str | Path) -> None:
@@ -120,16 +149,11 @@ def _require_shape(shape: tuple[int, ...]) -> None:
         raise ValueError(f"one side is more than {_LONGEST} times the other: {longer} x {shorter}")
 
 
-def _orientation(image: Image.Image) -> int:
-    orientation: int = image.getexif().get(_EXIF_ORIENTATION, 1)  # 1 is upright
-    return orientation
-
-
 def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
     """Returns width and height of the image once it is upright, from its header."""
     with named(path):
         # PIL gives the upright size of a TIFF file
-        sideways = image.format != "TIFF" and _orientation(image) in _SIDEWAYS
+        sideways = image.format != "TIFF" and orientation(image) in SIDEWAYS
     width, height = image.size
     return (height, width) if sideways else (width, height)
 
@@ -142,8 +166,8 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
     """
     with named(path):
         if isinstance(image, JpegImagePlugin.JpegImageFile):
-            turn = _orientation(image)
-            least = least[::-1] if least is not None and turn in _SIDEWAYS else least
+            turn = orientation(image)
+            least = least[::-1] if least is not None and turn in SIDEWAYS else least
             pixels = _decode_jpeg(image, least)
             if pixels is not None:
                 return _turned(torch.from_numpy(pixels).permute(2, 0, 1), turn)
@@ -219,23 +243,25 @@ def _read_repaired(data: bytes, read: Callable[..., NDArray[np.uint8]]) -> NDArr
 
 
 def _turned(pixels: Tensor, turn: int) -> Tensor:
-    upright = pixels.transpose(1, 2) if turn in _SIDEWAYS else pixels
+    upright = pixels.transpose(1, 2) if turn in SIDEWAYS else pixels
     return upright.flip(_MIRRORED[turn]) if turn in _MIRRORED else upright
 
 
 def upright_pixels(image: Image.Image) -> Tensor:
     """Converts an image of any mode to pixels, upright and in RGB, uint8 (3, height, width)."""
-    if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):
-        raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
-    whole = _rgb(ImageOps.exif_transpose(image) if _orientation(image) != 1 else image)
-    return torch.from_numpy(np.array(whole)).permute(2, 0, 1)
+    correct_depth(image)
+    if not isinstance(image.info.get("xmp", b""), bytes):
+        del image.info["xmp"]  # in which PIL looks for an orientation
+    image.load()
+    pixels = torch.from_numpy(np.array(_rgb(image))).permute(2, 0, 1)
+    return _turned(pixels, orientation(image))
 
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":  # PIL would copy it, and a panorama is large
         return image
-    if image.mode.startswith("I"):  # PIL would clip 16 bits to 8, not scale them
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode.startswith("I"):
+        image = Image.fromarray(upper_bits(image))
     return image.convert("RGB")
 
 
@@ -271,27 +297,36 @@ def read_bands(path: str | Path, bands: Bands) -> Tensor:
 
 def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[np.integer], int]:
     """Returns the pixels as they are stored, and how they are turned."""
-    ending = os.path.splitext(path)[1].lower()
-    if ending == ".npy":  # mapped, which allocates nothing, unpickles nothing and writes nothing
+    start = read_bytes(path, 32)
+    if os.path.splitext(path)[1].lower() == ".npy":
+        # mapped, which allocates nothing, unpickles nothing and writes nothing
         return np.lib.format.open_memmap(path, mode="c"), 1
-    if ending in _FORMATS["TIFF"]:
-        import tifffile  # as few have such images
-
-        # not OME, whose description could name other files
-        with tifffile.TiffFile(path, is_ome=False) as file:
-            first = file.series[0]
-            if first.nbytes > _MOST_BYTES:
-                raise ValueError(f"its shape is {first.shape}")  # before that is allocated
-            pixels = first.asarray()
-            turn = file.pages.first.tags.valueof(_EXIF_ORIENTATION, 1)
-            return (np.moveaxis(pixels, 0, -1) if first.axes[1:] == "YX" else pixels), turn
+    if start.startswith(_TIFF_STARTS):
+        return _stored_tiff(path)
     with open_image(path) as image:
         # PIL would keep 8 bits of these 16
-        is_deep = ";16" in str(getattr(image, "tile", "")) and image.mode != "I;16"
-        if is_deep and image.format == "PNG":
-            import imagecodecs  # likewise
+        if start.startswith(_PNG_START) and start[_PNG_BITS] == 16 and image.mode != "I;16":
+            import imagecodecs  # as few have such images
 
-            return imagecodecs.png_decode(Path(path).read_bytes()), _orientation(image)
+            return imagecodecs.png_decode(Path(path).read_bytes()), orientation(image)
+        correct_depth(image)
         # PIL would clip what is above 255
         grey = "L" if bands == (1, 8) and image.mode not in ("I;16", "I", "F") else None
-        return np.array(image.convert(grey)), _orientation(image)
+        return np.array(image.convert(grey)), orientation(image)
+
+
+def _stored_tiff(path: str | Path) -> tuple[NDArray[np.integer], int]:
+    import tifffile  # likewise
+
+    # not OME, whose description could name other files
+    with tifffile.TiffFile(path, is_ome=False) as file:
+        first, page = file.series[0], file.pages.first
+        if first.nbytes > _MOST_BYTES:
+            raise ValueError(f"its shape is {first.shape}")  # before that is allocated
+        if page.bitspersample % 8:
+            raise ValueError(f"its pixels have {page.bitspersample} bits; save it with 8 or 16")
+        if page.photometric in _NO_BRIGHTNESS:
+            raise ValueError("it has a palette, or 0 for white; save it as grey or RGB")
+        pixels = first.asarray()
+        turn = page.tags.valueof(ORIENTATION, 1)
+        return (np.moveaxis(pixels, 0, -1) if first.axes[1:] == "YX" else pixels), turn
