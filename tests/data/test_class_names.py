@@ -12,7 +12,7 @@ from project.data import CSVDataModule, FolderDataModule, TorchDatasetModule
 from project.engine import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
-from tests.conftest import SLIM, cases, make_folder, one_line
+from tests.conftest import cases, make_folder, one_line
 from tests.data.test_torch_dataset import Samples
 from tests.model.test_classifier import PREPROCESSING
 
@@ -162,11 +162,12 @@ def test_two_numbers_of_one_name_are_no_class(tmp_path, file, text):
 def test_names_are_texts_that_differ_wherever_they_come_from(tmp_path, names, complaint):
     make_folder(tmp_path, {"a": 1, "b": 1})
     folder = FolderDataModule(str(tmp_path), class_names=names)
-    pairs = TorchDatasetModule(Samples(), class_names=names)
+    samples: Any = Samples()
+    pairs = TorchDatasetModule(samples, class_names=names)
     for use in (
         folder.files,
         lambda: pairs.class_names,
-        lambda: ImageClassifier(names, PREPROCESSING, *SLIM[0].split("=")[1:]),
+        lambda: ImageClassifier(names, PREPROCESSING, "resnet9_slim"),
     ):
         with pytest.raises(UserError, match=complaint):
             use()
@@ -183,7 +184,7 @@ def test_two_classes_of_a_dataset_have_two_names():
 class Answers(FolderDataModule):
     """What YAML makes of yes and no."""
 
-    class_names = [True, False]  # type: ignore[assignment]
+    class_names: Any = [True, False]
 
 
 def test_names_that_yaml_reads_as_other_types_are_an_error_of_one_line(workplace, capsys):
