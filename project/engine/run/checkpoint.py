@@ -12,7 +12,7 @@ import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
@@ -146,23 +146,20 @@ def read_weights(source: str | Path) -> Weights:
 
 
 def _tensors_of(content: object, path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of all dicts of weights; which of these to load, the network decides."""
+    """Returns the tensors of a dict and of those in it; which to load, the network decides."""
     parts = {"": content, **content} if isinstance(content, dict) else {}
-    dicts = {key: value for key, value in parts.items() if _is_state_dict(value)}
-    if not dicts:
+    dicts = {
+        key: {n: v for n, v in part.items() if isinstance(n, str) and isinstance(v, Tensor)}
+        for key, part in parts.items()
+        if isinstance(part, dict)
+    }
+    *others, last = [key for key, tensors in dicts.items() if tensors] or [None]
+    if last is None:
         raise UserError(f"'{path}' must be or contain a dict of weights, got none")
-    if len(dicts) == 1:
-        return dict(*dicts.values())
-    return {f"{key}.{name}": value for key, part in dicts.items() for name, value in part.items()}
-
-
-def _is_state_dict(content: object) -> TypeGuard[dict[str, Tensor]]:
-    return (
-        isinstance(content, dict)
-        and len(content) > 0
-        and all(isinstance(name, str) for name in content)
-        and all(isinstance(value, Tensor) for value in content.values())
-    )
+    if not others:
+        return dicts[last]
+    prefixes = {key: f"{key}." if key else "" for key in (*others, last)}
+    return {prefixes[key] + name: value for key in prefixes for name, value in dicts[key].items()}
 
 
 def _read(path: str | Path) -> Any:
