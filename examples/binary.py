@@ -1,9 +1,9 @@
 """A binary classifier for doctors and inspectors: AUROC, and sensitivity at a chosen specificity.
 
-The second of two classes is the positive one. Validation chooses the threshold of its probability,
-and the test uses that; metrics.json has all of them.
+Validation chooses the threshold of the positive class's probability, and the test uses that;
+metrics.json has all of them.
 
-python -m project.fit --data images --model examples.binary.BinaryClassifier --monitor val/auroc
+python -m project.fit --data images --model examples.binary.BinaryClassifier --model.positive malignant --monitor val/auroc
 """
 
 from typing import Any
@@ -14,53 +14,63 @@ from torchmetrics.classification import BinarySensitivityAtSpecificity, Multicla
 from torchmetrics.functional.classification import binary_recall, binary_specificity
 from torchmetrics.utilities import dim_zero_cat
 
+from project.engine import UserError
 from project.model import ImageClassifier
 
 
 class OperatingPoint(BinarySensitivityAtSpecificity):
     """The greatest sensitivity with a specificity, or both at a threshold that was chosen before."""
 
-    threshold: float | None = None
+    chosen: float | None = None
+    positive = 1
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Keeps the probabilities of the positive class."""
-        super().update(preds[:, 1], target)
+        super().update(preds[:, self.positive], (target == self.positive).long())
 
     def compute(self) -> dict[str, Any]:  # type: ignore[override]  # torchmetrics returns a pair
         """Returns both rates, from 0 to 1, and the thresholds of both classes."""
-        threshold = self.threshold
-        if threshold is None:  # torchmetrics returns a million if nothing has that specificity
-            threshold = super().compute()[1].clamp(0, 1).item()
-        positive = (dim_zero_cat(self.preds) >= threshold).long()
-        labels = dim_zero_cat(self.target)
+        # torchmetrics returns a million if nothing has that specificity
+        threshold = super().compute()[1].clamp(0, 1).item() if self.chosen is None else self.chosen
+        positive, labels = (dim_zero_cat(self.preds) >= threshold).long(), dim_zero_cat(self.target)
         return {
             "sensitivity": binary_recall(positive, labels),
             "specificity": binary_specificity(positive, labels),
-            "thresholds": [1 - threshold, threshold],
+            "thresholds": [1 - threshold, threshold][:: 1 if self.positive else -1],
         }
 
 
 class BinaryClassifier(ImageClassifier):
-    """Calls an image positive above a threshold that keeps a specificity on the validation set."""
+    """Calls an image positive above a threshold that keeps a specificity on the validation set.
 
-    min_specificity = 0.95
+    Args:
+        positive: The class to find, such as ``malignant``.
+        kwargs: See :class:`project.model.classifier.ImageClassifier`.
+    """
+
+    def __init__(self, class_names: list[str], positive: str = "", **kwargs: Any) -> None:
+        if len(class_names) != 2 or positive not in class_names:
+            raise UserError(f"--model.positive must be one of two classes, which are {class_names}")
+        self.positive = class_names.index(positive)
+        super().__init__(class_names, **kwargs)
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Adds both metrics; of two classes, torchmetrics' AUROC of each is the same."""
-        point = OperatingPoint(self.min_specificity)
+        point = OperatingPoint(min_specificity=0.95)
+        point.positive = self.positive
         return super().configure_metrics() | {"auroc": MulticlassAUROC(2), "sensitivity": point}
 
     @property
     def threshold(self) -> float | None:
         """Returns the probability from which an image is positive; None before any validation."""
-        return (self.thresholds or {}).get(self.class_names[1])
+        return (self.thresholds or {}).get(self.class_names[self.positive])
 
     def on_test_epoch_start(self) -> None:
         """Has the test take the threshold of the validation set."""
-        self.test_metrics["sensitivity"].threshold = self.threshold
+        self.test_metrics["sensitivity"].chosen = self.threshold
 
     def predicted(self, probabilities: Tensor, split: Any = "test") -> Tensor:
-        """Returns 1 for a positive image, else 0, int64 (N,)."""
+        """Returns each image's class, int64 (N,): the positive one from the threshold on."""
         if split != "test" or self.threshold is None:
             return probabilities.argmax(1)
-        return (probabilities[:, 1] >= self.threshold).long()
+        return ((probabilities[:, self.positive] >= self.threshold) == self.positive).long()

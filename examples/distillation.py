@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from project.engine import UserError
 from project.model import ImageClassifier
 
 
@@ -28,11 +29,10 @@ class Student(ImageClassifier):
 
     def on_fit_start(self) -> None:
         """Opens the teacher, in a list, as a module's attribute would be trained and saved."""
-        self.teachers = [
-            ImageClassifier.load_from_checkpoint(self.teacher, self.device)
-            .eval()
-            .requires_grad_(False)
-        ]
+        teacher = ImageClassifier.load_from_checkpoint(self.teacher, self.device)
+        if teacher.class_names != self.class_names:
+            raise UserError("--model.teacher must know the data's classes, in the same order")
+        self.teachers = [teacher.eval().requires_grad_(False)]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Measures the batch and returns its mean loss."""

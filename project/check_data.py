@@ -20,7 +20,10 @@ _OF_DATA: dict[str, tuple[Any, str]] = {
     "split_column": (str, "The column of train, val or test, or of 1 for val."),
     "group": (str, "Finds a file's group, such as patient[0-9]+, which stays in one split."),
     "label_from": (str, "Finds a file's class, such as ([a-z]+)_[0-9]+ of pug_12.jpg."),
-    "class_names": (list[str], "The classes, such as [cat,dog], where folders look like splits."),
+    "class_names": (
+        list[str],
+        "The classes, such as [cat,dog], if folders look like splits; or names of numbers.",
+    ),
     "val_fraction": (OpenUnitInterval, "The share of validation images, by default 0.1."),
     "test_fraction": (OpenUnitInterval, "The share of test images, by default 0.1."),
     "split_seed": (int, "Decides which images are validation's and which are test's."),

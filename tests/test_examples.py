@@ -23,6 +23,7 @@ from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
 from examples.streaming import StreamingDataModule
 from project.data import FolderDataModule
+from project.engine import UserError
 from project.model import ImageClassifier
 from project.model.inference import ProbabilityNetwork
 from tests.conftest import (
@@ -36,6 +37,7 @@ from tests.conftest import (
     label,
     load,
     make_folder,
+    one_line,
     read_json,
     rows,
     write_coco,
@@ -86,7 +88,7 @@ OPTIONS = {
     "torchvision_data": RESIZED,
     "multilabel_csv": [*RESIZED, *LARGE_SETS],
     "streaming": [*RESIZED, *LARGE_SETS, "--data.root=images"],
-    "binary": [*RESIZED, *LARGE_SETS, "--data.root=images"],
+    "binary": [*RESIZED, *LARGE_SETS, "--data.root=images", "--model.positive=rose"],
     "lora": [*TINY_DATA, *(f"--model.arch_args.{name}={value}" for name, value in VIT.items())],
     "data_module": [],
 }
@@ -202,6 +204,12 @@ def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch)
     assert not [name for name in student.state_dict() if "teacher" in name]
 
 
+def test_a_teacher_of_other_classes_is_refused(tiny_run):
+    best = str(tiny_run / "checkpoints" / "best.ckpt")
+    with pytest.raises(UserError, match=r"--model\.teacher must know the data's classes"):
+        Student(teacher=best, arch="resnet9_slim", **ABOUT).on_fit_start()
+
+
 def vit(num_classes, **args):
     """A small vision transformer of timm's."""
     return timm.create_model("vit_tiny_patch16_224", num_classes=num_classes, **VIT | args)
@@ -226,12 +234,18 @@ def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workpl
     torch.testing.assert_close(exported(batch.images), model(batch.images).softmax(1))
 
 
-def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(workplace):
-    make_folder(Path("images"), {"benign": 60, "malignant": 60})
-    for path in [*Path("images/benign").glob("*1.jpg"), *Path("images/malignant").glob("*5.jpg")]:
+@pytest.mark.parametrize("other", ["benign", "ok"])  # the class that is first, or second
+def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
+    workplace, capsys, other
+):
+    make_folder(Path("images"), {other: 60, "malignant": 60})
+    for path in [*Path("images", other).glob("*1.jpg"), *Path("images/malignant").glob("*5.jpg")]:
         path.write_bytes(Path("images/malignant/0.jpg").read_bytes())  # no model is perfect on it
     options = [*RESIZED, *LARGE_SETS, "--model.arch=resnet9_slim", "--model.optimizer.lr=0.001"]
     model = ["--model=examples.binary.BinaryClassifier", "--monitor=val/auroc", "--data=images"]
+    said = one_line(lambda: fit(*model, *options), capsys)
+    assert "--model.positive must be one of two classes, which are ['" in said
+    model.append("--model.positive=malignant")
     fit(*model, *options, *TINY_TRAINER, *QUIET, *NO_PLOTS, "--name=run")
     metrics = read_json("runs/run/metrics.json")
     best = "runs/run/checkpoints/best.ckpt"

@@ -65,6 +65,11 @@ def test_timm_alone_gives_the_checkpoints_probabilities_and_weights_start_from_i
 
     again = classifier(weights=str(folder), **options).eval()
     torch.testing.assert_close(again.network.state_dict(), model.network.state_dict())
+    names = [*model.class_names[::-1], "another"]  # in another order
+    turned = ImageClassifier(names, model.preprocessing, weights=str(folder), **options)
+    head = model.network_head.weight
+    torch.testing.assert_close(turned.network_head.weight[:-1], head.flip(0))
+    assert not turned.network_head.weight[-1].any()
     defaults = {"interpolation": "bilinear", "fit": "crop"}
     preprocessing = find_weights(options["arch"], str(folder)).preprocessing()
     assert preprocessing == {**defaults, **model.preprocessing}

@@ -43,7 +43,13 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
         }
         folder = Path(root).expanduser() if root is not None else None
         self.table = self.table_class(
-            self.file, folder, columns, self.group, self.label_from, self.bands
+            self.file,
+            folder,
+            columns,
+            self.group,
+            self.label_from,
+            self.bands,
+            self.expected_classes,
         )
 
     @property

@@ -51,7 +51,7 @@ class HuggingFaceDataModule(TorchDatasetModule):
 
         Classes are those of a ``ClassLabel``, or else the values of the column.
         """
-        from datasets import ClassLabel, Image
+        from datasets import ClassLabel, Image, Value
 
         parts: Mapping[str, Dataset] = dataset if isinstance(dataset, dict) else {"train": dataset}
         names = self.split_names(parts) if len(parts) > 1 else {"train": next(iter(parts))}
@@ -65,6 +65,10 @@ class HuggingFaceDataModule(TorchDatasetModule):
         labels = labels or [name for name in columns if name.lower() in _LABELS]
         labels = labels or [name for name in columns if name != image]
         label = _chosen(columns, "label_column", self.label_column, labels)
+        if not isinstance(columns[label], ClassLabel | Value):
+            raise UserError(
+                f"--data.label_column: {label} has no single text or number of each image"
+            )
         values = sorted(value for value in train.unique(label) if value is not None)
         if all(str(value).isdecimal() for value in values):  # numbers as text, by their value
             values.sort(key=int)

@@ -116,7 +116,7 @@ class ImageClassifier(ClassifierModule):
         black = torch.zeros(2, channels, preprocessing["crop"], preprocessing["crop"])
         self.memory_format = detect_memory_format(self.network, arch, num_classes, black)
         if weights is not None:
-            start_from(self.network, arch, weights, num_classes)
+            start_from(self.network, arch, weights, class_names)
         self.frozen = freeze
         if freeze is not None:
             freeze_layers(self.network, freeze, num_classes)

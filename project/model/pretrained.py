@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple, cast
+from unicodedata import normalize
 
 import torch
 from jsonargparse import Namespace
@@ -31,11 +32,12 @@ _OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 
 
 class Pretrained(NamedTuple):
-    """Weights that are read or downloaded on request, and their preprocessing, if known."""
+    """Weights that are read or downloaded on request, their preprocessing and classes, if known."""
 
     source: str
     weights: Callable[[], Mapping[str, Tensor]]
     preprocessing: Callable[[], Preprocessing | None]
+    class_names: Callable[[], Sequence[str]] = tuple
 
 
 def find_weights(arch: str, weights: str) -> Pretrained:
@@ -69,20 +71,31 @@ def find_weights(arch: str, weights: str) -> Pretrained:
 def _from_file(source: str) -> Pretrained:
     """Takes weights from a file or an address, saved by this project or any other script."""
     read = partial(ClassifierModule.read_weights, source)
-    return Pretrained(source, lambda: read().tensors, lambda: read().preprocessing)
+    return Pretrained(
+        source,
+        lambda: read().tensors,
+        lambda: read().preprocessing,
+        lambda: read().class_names,
+    )
 
 
 def _from_folder(folder: Path) -> Pretrained:
     """Takes weights from a folder in timm's format, as ``project.export`` writes it."""
 
-    def preprocessing() -> Preprocessing:
+    def config() -> tuple[Preprocessing, list[str]]:
         try:
-            return from_timm(json.loads((folder / "config.json").read_text())["pretrained_cfg"])
-        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+            content = json.loads((folder / "config.json").read_text())
+            names = content.get("label_names")
+            is_plain = isinstance(names, list) and all(isinstance(name, str) for name in names)
+            return from_timm(content["pretrained_cfg"]), names if is_plain else []
+        except (
+            *(ArithmeticError, AttributeError, LookupError),
+            *(RecursionError, TypeError, ValueError),
+        ) as error:
             raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
 
     read = partial(ClassifierModule.read_weights, folder / "model.safetensors")
-    return Pretrained(str(folder), lambda: read().tensors, preprocessing)
+    return Pretrained(str(folder), lambda: read().tensors, lambda: config()[0], lambda: config()[1])
 
 
 def _from_torchvision(arch: str, name: str) -> Pretrained:
@@ -124,39 +137,44 @@ def _from_timm(arch: str, tag: str) -> Pretrained:
     return Pretrained(f"{entry.tag} of {arch}", weights, lambda: preprocessing)
 
 
-def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) -> None:
-    """Copies pretrained weights into a network, and reports a new head."""
+def start_from(network: nn.Module, arch: str, weights: str, class_names: Sequence[str]) -> None:
+    """Copies pretrained weights into a network, and reports what became of the head."""
     pretrained = find_weights(arch, weights)
-    new = load_weights(network, pretrained.weights(), pretrained.source, num_classes)
-    if new:
-        rank_zero_only(note)(
-            f"starting from '{pretrained.source}', but with a new head for {num_classes} classes"
-            f" ({', '.join(new)})"
-        )
+    tensors = pretrained.weights()
+    known = pretrained.class_names()
+    text = load_weights(network, tensors, pretrained.source, class_names, known)
+    rank_zero_only(note)(f"starting from '{pretrained.source}', {text}")
 
 
 def load_weights(
-    network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int
-) -> list[str]:
-    """Copies weights into a network, without any prefix of their names; returns a new head's names.
+    network: nn.Module,
+    weights: Mapping[str, Tensor],
+    source: str,
+    class_names: Sequence[str],
+    known: Sequence[str] = (),
+) -> str:
+    """Copies weights into a network, without any prefix of their names.
 
-    A head for other classes starts from zero: fine-tuning would not remove all of the noise of
-    random weights (Kolesnikov et al., 2020, section 3.3, https://arxiv.org/abs/1912.11370).
+    If the classes of the weights are ``known``, each class keeps its row of the head. A new class,
+    or a head for another number of classes, starts from zero: fine-tuning would not remove all of
+    the noise of random weights (Kolesnikov et al., 2020, section 3.3,
+    https://arxiv.org/abs/1912.11370).
+
+    Returns:
+        What became of the head, for people to read.
     """
     state = network.state_dict()  # with the versions of modules, which some modules read
+    heads = tuple(f"{name}." for name in head(network, len(class_names)))
     weights = {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in weights.items()}
-    weights = _without_prefix(weights, state)
     weights = {
         name: adapt_channels(value, state[name].shape) if name in state else value
-        for name, value in weights.items()
+        for name, value in _network_of(weights, state, heads, source).items()
         if not name.startswith(_AUXILIARY_HEADS)
     }
-    heads = tuple(f"{name}." for name in head(network, num_classes))
-    new = [
-        name
-        for name, value in state.items()
-        if name.startswith(heads) and weights.get(name, torch.empty(0)).shape != value.shape
-    ]
+    of_head = {name: weights.get(name, torch.empty(0)) for name in state if name.startswith(heads)}
+    by_name = _rows_by_name(of_head, class_names, known)
+    weights |= by_name
+    new = [name for name, value in (of_head | by_name).items() if value.shape != state[name].shape]
     # torchvision's older files do not count batches
     zeros = {
         name: torch.zeros_like(value)
@@ -174,24 +192,94 @@ def load_weights(
             f"--model.weights: '{source}' does not fit --model.arch and --model.arch_args:"
             f" {shorten(str(error), 300)}"
         ) from error
-    return new
+    return _describe_head(class_names, known, new, [*by_name])
 
 
-def _without_prefix(
-    weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
+def _rows_by_name(
+    of_head: Mapping[str, Tensor], class_names: Sequence[str], known: Sequence[str]
+) -> dict[str, Tensor]:
+    """Returns the parameters of a head that has a row for each ``known`` class, for other classes.
+
+    A class that is not known gets zeros.
+    """
+    row_of = {normalize("NFC", name): row for row, name in enumerate(known)}
+    rows = [row_of.get(normalize("NFC", str(name)), -1) for name in class_names]
+    kept = torch.tensor(rows) >= 0
+    by_name = {}
+    for name, value in of_head.items():
+        if known and value.shape[:1] == (len(known),):
+            by_name[name] = value.new_zeros(len(rows), *value.shape[1:])
+            by_name[name][kept] = value[torch.tensor(rows)[kept]]
+    return by_name
+
+
+def _describe_head(
+    class_names: Sequence[str], known: Sequence[str], new: Sequence[str], by_name: Sequence[str]
+) -> str:
+    """Says which rows of the head are the file's, by the names of the classes if it has them."""
+    count = len(class_names)
+    names = {normalize("NFC", name) for name in known}
+    others = [name for name in class_names if normalize("NFC", str(name)) not in names]
+    if new or (by_name and len(others) == count):
+        return f"but with a new head for {count} classes ({', '.join(new or by_name)})"
+    if not by_name:
+        return (
+            f"with its head: it does not name its classes, so the {count} of the data take its rows"
+            " in their order"
+        )
+    if others:
+        text = shorten(", ".join(others), 200)
+        return f"with its head's rows of {count - len(others)} classes; new, from zero: {text}"
+    return f"with its head for the same {count} classes"
+
+
+def _network_of(
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+    heads: tuple[str, ...],
+    source: str,
 ) -> dict[str, Tensor]:
     """Strips the prefix of the first layer, such as DataParallel's ``module.``.
 
-    Names without it are left out: they are not the network's, but a loss's or a counter's.
+    Names without it are left out: they are not the network's, but a loss's or a counter's. If
+    several prefixes suit the network equally well, as a teacher's and a student's do, their weights
+    must be the same.
     """
     first = next(iter(state))
-    matches = [name for name in weights if f".{name}".endswith(f".{first}")]
-    prefix = min(matches, key=len, default=first).removesuffix(first)
-    return {
-        name.removeprefix(prefix): value
-        for name, value in weights.items()
-        if name.startswith(prefix)
+    ends = sorted((name for name in weights if f".{name}".endswith(f".{first}")), key=len)
+    parts = {
+        prefix: {name: weights[prefix + name] for name in state if prefix + name in weights}
+        for prefix in (name.removesuffix(first) for name in ends)
     }
+    body = [n for n in state if not n.startswith(heads) and not n.endswith("num_batches_tracked")]
+    fitting = {
+        prefix: sum(
+            adapt_channels(part[name], state[name].shape).shape == state[name].shape
+            for name in body or state
+            if name in part
+        )
+        for prefix, part in parts.items()
+    }
+    most = max(fitting.values(), default=0)
+    best, *others = [prefix for prefix in parts if fitting[prefix] == most] or [""]
+    others = [prefix for prefix in others if not _are_equal(parts[prefix], parts[best])]
+    if others and most:
+        raise UserError(
+            f"--model.weights: '{source}' has several networks that fit, with the prefixes"
+            f" {shorten(', '.join(map(repr, (best, *others))), 200)}; save the one to start from, in"
+            " Python as in torch.save({n: w for n, w in"
+            f" ImageClassifier.read_weights({source!r}).tensors.items()"
+            f" if n.startswith({others[-1]!r})}}, 'one.pth')"
+        )
+    return {
+        name.removeprefix(best): value for name, value in weights.items() if name.startswith(best)
+    }
+
+
+def _are_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(value, second[name]) for name, value in first.items()
+    )
 
 
 def adapt_channels(weight: Tensor, shape: torch.Size) -> Tensor:

@@ -145,12 +145,15 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
     (
         {
             "t.jsonl": lines(
-                *each(12, lambda i: f'{{"file_name": "img/i{i}.jpg", "label": {i % 2}}}')
+                *each(
+                    12,
+                    lambda i: f'{{"file_name": "img/i{i}.jpg", "label": {i % 2}, "box": [{i}]}}',
+                )
             ),
             "classes.txt": "cat\ndog\n",
         },
         ["cat", "dog"],
-        "from the column label; their names from classes.txt",
+        "from the column label; their names from classes.txt; not used: the column box",
     ),
     (
         {
@@ -247,6 +250,12 @@ def table(*rows, header="path,label,split"):
     ({"t.jsonl": '{"path": ' + "[" * 100_000}, r"t\.jsonl' cannot be read as a table"),
     ({"t.jsonl": '{"path": 1}\n[]'}, r"t\.jsonl' cannot be read as a table"),
     ({"t.jsonl": '{"path": "img/0.jpg", "label": 1}\n\n{"path": "img/1.jpg"}'}, "', line 3: it"),
+    (
+        {"t.jsonl": '{"path": "img/0.jpg", "label": "a"}\n{"path": "img/1.jpg", "label": ["a"]}'},
+        "column label must have a text or a number .*, not a list or an object; .* multi-label",
+    ),
+    ({"t.jsonl": '{"path": "img/0.jpg", "a": {"id": 1}}'}, "column a must have a text or a number"),
+    ({"t.jsonl": '{"path": ["img/0.jpg"], "a": 1}'}, "column path must have a text or a number"),
 )
 def test_what_is_wrong_or_open_is_named_with_its_line(tmp_path, monkeypatch, tables, message):
     monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed
@@ -367,6 +376,9 @@ def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(ro
     assert module(file).files() == module(write(root / "plain.csv", rows_of(root))).files()
     write_parquet(file, {"file": paths, "label": [float("nan"), *[1.0] * (len(paths) - 1)]})
     with pytest.raises(UserError, match="line 1: it has no label"):
+        module(file).files()
+    write_parquet(file, {"file": paths, "label": [[label] for label in labels]})
+    with pytest.raises(UserError, match="column label must have a text or a number"):
         module(file).files()
     write_parquet(file, {"image": [{"bytes": b"", "path": ""}], "label": [0]})
     with pytest.raises(UserError, match="holds the images themselves; --data hf:FOLDER reads it"):

@@ -1,9 +1,11 @@
 """Pretrained weights: found, downloaded once, copied whatever saved them, and images prepared as they ask for."""
 
+import re
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 from unittest.mock import Mock
 
 import huggingface_hub
@@ -19,13 +21,25 @@ from project.engine.errors import UserError
 from project.engine.loading.crops import fit_image
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
 from project.fit import FitCLI
-from project.model.networks import build_network
+from project.model import ImageClassifier
+from project.model.networks import build_network, head
 from project.model.normalize import Normalization
 from project.model.pretrained import find_weights, load_weights, start_from
-from tests.conftest import QUIET, SLIM, TINY_TRAINER, cases, evaluate, fit, make_folder, read_json
-from tests.model.test_classifier import make_images
+from tests.conftest import (
+    QUIET,
+    SLIM,
+    TINY_TRAINER,
+    cases,
+    evaluate,
+    fit,
+    load,
+    make_folder,
+    read_json,
+)
+from tests.model.test_classifier import PREPROCESSING, make_images
 
 ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
+VIT = {"img_size": 32, "patch_size": 16, "depth": 1, "embed_dim": 12, "num_heads": 3}
 DATA = [
     "--data=FolderDataModule",
     "--data.root=images",
@@ -94,7 +108,7 @@ def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub):
     torch.save(state, file)
     reference, ours = get_model(arch, weights=entry), build_network(arch, 1000)
     for weights in (str(file), "DEFAULT"):
-        start_from(ours, arch, weights, 1000)
+        start_from(ours, arch, weights, [*map(str, range(1000))])
     preprocessing: Any = find_weights(arch, "DEFAULT").preprocessing()
     image = make_images(1, side=400)[0, :, :300]
     seen = Normalization(preprocessing)(fit_image(image, preprocessing)[None], like=torch.empty(0))
@@ -113,7 +127,7 @@ def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(tmp_pa
     (snapshot.parents[1] / "refs" / "main").write_text("0")
     save_file(theirs.state_dict(), snapshot / "model.safetensors")
     network = build_network("timm/resnet10t", 5)
-    start_from(network, "timm/resnet10t", "c3_in1k", 5)
+    start_from(network, "timm/resnet10t", "c3_in1k", [*"abcde"])
     own, expected = network.state_dict(), theirs.state_dict()
     assert all(torch.equal(own[name], expected[name]) for name in own if not name.startswith("fc."))
     config = resolve_data_config(model=theirs)
@@ -149,11 +163,12 @@ class Wrapped(nn.Module):
         )
 
 
-def loaded(path: Path, weights, num_classes: int) -> tuple[dict[str, Any], list[str]]:
+def loaded(path: Path, weights, num_classes: int) -> tuple[dict[str, Any], str]:
     torch.save(weights, path)
     network = Wrapped(num_classes)
-    left_out = load_weights(network, read_weights(path).tensors, str(path), num_classes)
-    return network.state_dict(), left_out
+    names = [*map(str, range(num_classes))]
+    head = load_weights(network, read_weights(path).tensors, str(path), names)
+    return network.state_dict(), head
 
 
 def prefixed(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:
@@ -180,8 +195,10 @@ def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_fro
     tmp_path, wrap, classes
 ):
     trained = {name: value + 1 for name, value in Wrapped(7).state_dict().items()}
-    state, new = loaded(tmp_path / "weights.pth", wrap(trained), classes)
-    assert new == ([] if classes == 7 else ["network.3.weight", "network.3.bias"])
+    state, head = loaded(tmp_path / "weights.pth", wrap(trained), classes)
+    new = [] if classes == 7 else ["network.3.weight", "network.3.bias"]
+    assert ("its head: it does not name its classes, so the 7 of the data" in head) == (not new)
+    assert ("a new head for 3 classes (network.3.weight, network.3.bias)" in head) == bool(new)
     assert not any(state[name].any() for name in new)
     kept = [name for name in trained if name not in new and "num_batches" not in name]
     assert all(torch.equal(state[name], trained[name]) for name in kept)
@@ -195,10 +212,10 @@ def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_fro
         lambda weights: weights.update({"network.1.bias": torch.zeros(3)}),
         r"size mismatch for network\.1\.bias",
     ),
-    (lambda weights: (weights.clear(), weights.update(epoch=3)), "one dict of weights, got none"),
+    (lambda weights: (weights.clear(), weights.update(epoch=3)), "a dict of weights, got none"),
     (
         lambda weights: weights.update(weights={"a": torch.ones(1)}, ema={"a": torch.ones(1)}),
-        "one dict of weights, got weights, ema",
+        r'Unexpected key.*"weights\.a", "ema\.a"',
     ),
 )
 def test_weights_that_do_not_fit_are_listed(tmp_path, change, complaint):
@@ -206,6 +223,112 @@ def test_weights_that_do_not_fit_are_listed(tmp_path, change, complaint):
     change(weights)
     with pytest.raises(UserError, match=complaint):
         loaded(tmp_path / "weights.pth", dict(weights), 7)
+
+
+@cases(
+    "write prefixes",
+    (lambda a, b: prefixed("student.", a) | prefixed("teacher.", b), "'student.', 'teacher.'"),
+    (lambda a, b: prefixed("ema.", a) | prefixed("model.", b), "'ema.', 'model.'"),
+    (lambda a, b: a | prefixed("ema.", b), "'', 'ema.'"),
+    (lambda a, b: a | {"ema": b, "epoch": 3}, "'', 'ema.'"),
+    (lambda a, b: {"ema": a, "model": b | {"step": 3}}, "'ema.', 'model.'"),
+    (lambda a, b: {"model": a, "model_ema": prefixed("module.", b)}, "'model.', 'model_ema.mod"),
+    (lambda a, b: {"student": a, "teacher": b, "epoch": 3}, "'student.', 'teacher.'"),
+    (lambda a, b: {"state_dict": a, "state_dict_ema": b}, "'state_dict.', 'state_dict_ema.'"),
+    (
+        lambda a, b: {
+            "state_dict": prefixed("module.encoder_q.", a) | prefixed("module.encoder_k.", b)
+        },
+        "'module.encoder_q.', 'module.encoder_k.'",
+    ),
+    (  # with heads of other classes, or none
+        lambda a, b: prefixed("q.", {n: a[n] for n in a if ".3." not in n}) | prefixed("teach.", b),
+        "'q.', 'teach.'",
+    ),
+)
+def test_of_two_networks_none_is_taken_and_the_message_has_the_line_that_saves_one(
+    workplace, write, prefixes
+):
+    networks = [Wrapped(5).state_dict() for _ in range(2)]
+    with pytest.raises(UserError, match=f"several networks .* prefixes {prefixes}") as error:
+        loaded(Path("both.pth"), write(*networks), 7)
+    (line,) = re.findall(r"torch\.save\(.*\)", str(error.value))
+    exec(line, {"torch": torch, "ImageClassifier": ImageClassifier})
+    state, _ = loaded(Path("again.pth"), torch.load("one.pth"), 7)
+    expected = {name: networks[1][name] for name in state if ".3." not in name}
+    assert all(torch.equal(state[name], value) for name, value in expected.items())
+
+
+def test_a_network_is_taken_that_fits_alone_and_one_that_is_there_twice(tmp_path):
+    own = Wrapped(7).state_dict()
+    wider = {
+        name: value.repeat(2, *[1] * (value.dim() - 1))
+        for name, value in own.items()
+        if value.dim()
+    }
+    for others in (
+        prefixed("m.", wider),
+        prefixed("m.", own),
+        {"head.network.3.bias": own["network.3.bias"] + 1},
+    ):
+        state, _ = loaded(tmp_path / "weights.pth", others | prefixed("student.", own), 7)
+        assert all(torch.equal(state[name], value) for name, value in own.items())
+
+
+def test_of_a_checkpoint_of_ours_the_network_is_taken_whatever_a_subclass_keeps_beside_it(
+    tmp_path, tiny_run
+):
+    content = load(tiny_run / "checkpoints" / "best.ckpt")
+    own = {n: v for n, v in content["state_dict"].items() if n.startswith("network.")}
+    copies = {n.replace("network.", "net."): v + 1 for n, v in own.items()}
+    content["state_dict"] = copies | content["state_dict"]
+    torch.save(content, path := tmp_path / "student.ckpt")
+    model = ImageClassifier(
+        content["about"]["class_names"], PREPROCESSING, "resnet9_slim", weights=str(path)
+    )
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in own.items())
+
+
+KNOWN = ["cat", "dog", "cow", "caf\u00e9", "owl"]
+
+
+@cases(
+    "names said",
+    (KNOWN, "with its head for the same 5 classes$"),
+    (KNOWN[::-1], "with its head for the same 5 classes$"),
+    (["cow", "owl"], "with its head for the same 2 classes$"),
+    (
+        ["ant", "cafe\u0301", "cow", "bee"],
+        "its head's rows of 2 classes; new, from zero: ant, bee$",
+    ),
+    (["ant", "bee", "fly", "fox", "elk"], r"but with a new head for 5 classes \("),
+    (["ant", "bee"], r"but with a new head for 2 classes \("),
+)
+@cases(
+    "arch args",
+    ("resnet9_slim", {}),
+    ("squeezenet1_0", {}),  # whose head is a convolution
+    ("timm/deit_tiny_distilled_patch16_224", VIT),  # two heads
+)
+def test_each_class_keeps_its_row_of_the_head_and_a_new_one_starts_from_zero(
+    arch, args, names, said
+):
+    old = build_network(arch, len(KNOWN), args)
+    for parameter in old.parameters():
+        nn.init.normal_(parameter)
+    network = build_network(arch, len(names), args)
+    assert re.search(said, load_weights(network, old.state_dict(), "", names, KNOWN))
+    rows = {normalize("NFD", name): row for row, name in enumerate(KNOWN)}
+    heads = zip(head(network, len(names)).values(), head(old, len(KNOWN)).values(), strict=True)
+    count = 0
+    for layer, earlier in heads:
+        for name, value in layer.named_parameters():
+            for row, class_name in zip(value, names, strict=True):
+                place = rows.get(normalize("NFD", class_name))
+                expected = 0 * row if place is None else earlier.get_parameter(name)[place]
+                assert torch.equal(row, expected)
+                count += 1
+    assert count == len(names) * (4 if "distilled" in arch else 2)
 
 
 @pytest.fixture

@@ -87,6 +87,8 @@ class CommandParser(ArgumentParser):
         line = " ".join(message.split())
         if keys:
             line = f"--{'.'.join(keys)}: {re.sub('^Parser key .+?: ', '', line)}"
+        if re.search(r"<class 'str'>\. Got value: (True|False|None|[-.\d])", line):
+            line += "; YAML reads yes, no and numbers as other types: put texts into quotes"
         if unknown := re.search(r"(?:arguments: --|[Oo]ption ')([\w.-]+)", line):
             names = self.get_defaults(skip_validation=True).keys()
             nearest = closest(unknown[1], [name.replace("init_args.", "") for name in names])

@@ -18,6 +18,7 @@ from ..cli.command_line import flat, full_name, read_config
 from ..cli.entry import run_command
 from ..errors import LocalError, NonFiniteError, UserError, listed
 from ..hardware import best_precision, tune_malloc
+from ..loading.class_names import require_class_names
 from ..run.checkpoint import (
     ABOUT,
     About,
@@ -86,9 +87,9 @@ class FitCommand(Command):
             default=True,
             help="Keeps best.ckpt, chosen by --monitor; without it, that is the end of training.",
         )
-        for name in ("class_names", "preprocessing"):
+        for name, check in {"class_names": require_class_names, "preprocessing": None}.items():
             target = f"model.init_args.{name}"
-            parser.link_arguments(f"data.{name}", target, apply_on="instantiate")
+            parser.link_arguments(f"data.{name}", target, check, apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
         """Finds the run's folder, and chooses what depends on it and on the machine."""

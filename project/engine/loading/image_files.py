@@ -46,7 +46,7 @@ class ImageFilesDataModule(ResizedDataModule):
             8-bit RGB.
         bits: The bits of each of these channels: 8, the default, or 16.
         class_names: Advanced: The names of the classes in the order of their labels; by default
-            sorted, numbers by their value.
+            sorted, numbers by their value. Numbers in a table get these names, in their order.
         kwargs: See ``ResizedDataModule``.
 
     Attributes:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
+from .class_names import require_class_names, sort_classes
 from .scan import counts, describe_left_out, images_below, prefix_of, spelt
 from .sheet import TABLE_SUFFIXES
 from .splits import SPLITS
@@ -266,13 +267,14 @@ def class_order(
     """Returns the names of the classes in the order of their labels: ``expected``, or sorted."""
     names = {file.label for file in files}
     if expected:
+        expected = require_class_names(expected)
         if unknown := names - {*map(spelt, expected)}:
             raise UserError(
                 f"'{printable(source)}' has images of {listed(sort_classes(unknown), 4)}, but"
                 f" {printable(expected_by)} knows the {len(expected)} classes"
                 f" {listed(expected, 4)} alone"
             )
-        return [*expected]
+        return expected
     if untrained := names - {file.label for file in files if file.split == "train"}:
         raise UserError(
             f"'{printable(source)}' has no training image of {listed(sort_classes(untrained), 4)}"
@@ -283,10 +285,3 @@ def class_order(
             " tell apart; --data.label_from finds classes in paths"
         )
     return sort_classes(names)
-
-
-def sort_classes(names: Iterable[str]) -> list[str]:
-    """Sorts the names of classes: numbers by their value, if all are numbers."""
-    names = sorted(names)
-    numbers = all(name.removeprefix("-").isdecimal() for name in names)
-    return sorted(names, key=int) if numbers else names

@@ -20,6 +20,7 @@ from ..preprocessing import Preprocessing, empty_images
 from ..randomness import Purpose, derived_seed, held_generators, seed_generators
 from ..run.files import one_at_a_time
 from .batch import BatchDataset, ImageBatch, Keys, digest_of, split_keys
+from .class_names import require_class_names
 from .decode import upright_pixels
 from .files import Scale, crop_draws, fit_pixels, prepare
 from .layout import split_names
@@ -63,13 +64,13 @@ class MapDatasetModule(ResizedDataModule):
 
     @property
     def class_names(self) -> list[str]:
-        """Those that were given, or the dataset's own."""
+        """Those that were given, or the dataset's own; each is a name of its own."""
         names = self._class_names or class_names_of(self.datasets["train"])
         if not names:
             raise UserError(
                 "--data.train has no list of classes; give their names with --data.class_names"
             )
-        return names
+        return require_class_names(names)
 
     def prepare_data(self) -> None:
         """Opens the datasets, which may download them, and loads one sample of each."""

@@ -1,17 +1,16 @@
-"""Reads the rows of one file: CSV and its relatives, JSON lines or Parquet; names of classes."""
+"""Reads the rows of one file: CSV and its relatives, JSON lines or Parquet."""
 
 import codecs
 import csv
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import UserError, first_sentence, listed, printable
 from .decode import IMAGE_SUFFIXES
-from .scan import spelt
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 """The ends of the names of files that are surely tables."""
@@ -33,11 +32,15 @@ def likely_labels(names: Sequence[str]) -> Sequence[str]:
 
 
 class Sheet(NamedTuple):
-    """The rows of a file by their lines, each with a text for each column."""
+    """The rows of a file by their lines, each with a text for each column.
+
+    ``nested`` are columns with lists or objects, whose texts mean nothing.
+    """
 
     file: Path
     columns: Sequence[str]
     rows: Mapping[int, Mapping[str, str]]
+    nested: Set[str]
 
     def error(self, text: str, line: int | None = None) -> UserError:
         """Returns an error about the file, or a line of it."""
@@ -64,24 +67,28 @@ def read_sheet(file: Path) -> Sheet:
     if not file.is_file():
         raise UserError(f"--data.file: there is no file '{printable(file)}'")
     suffix = file.suffix.lower()
+    rows: dict[int, dict[str, str]] = {}
+    nested: set[str] = set()
     try:
         if suffix == ".parquet":
             records = _parquet_records(file)
         elif suffix in (".json", ".jsonl", ".ndjson"):
-            records = _json_records(_decoded(file.read_bytes()))
+            records = _json_records(decoded(file.read_bytes()))
         else:
-            records = _csv_records(_decoded(file.read_bytes()))
-        rows = {line: _texts(record) for line, record in records}
+            records = _csv_records(decoded(file.read_bytes()))
+        for line, record in records:
+            rows[line] = _texts(record)
+            nested |= {name for name, value in record.items() if isinstance(value, list | dict)}
     except (ValueError, RecursionError, csv.Error) as error:
         why = printable(first_sentence(error))[:200]
         raise UserError(f"'{printable(file)}' cannot be read as a table: {why}") from error
     if not rows:
         raise UserError(f"'{printable(file)}' names no image")
     empty = {name: "" for row in rows.values() for name in row}
-    return Sheet(file, [*empty], {line: empty | row for line, row in rows.items()})
+    return Sheet(file, [*empty], {line: empty | row for line, row in rows.items()}, nested)
 
 
-def _texts(record: object) -> dict[str, str]:
+def _texts(record: Any) -> dict[str, str]:
     """Returns a record's values as text without spaces around; None and NaN are empty."""
     if not isinstance(record, dict):
         raise ValueError("each line must be the object of an image")
@@ -89,7 +96,7 @@ def _texts(record: object) -> dict[str, str]:
     return {name: str(value).strip() for name, value in record.items()} | missing
 
 
-def _parquet_records(file: Path) -> Iterator[tuple[int, object]]:
+def _parquet_records(file: Path) -> Iterator[tuple[int, Any]]:
     try:
         from pyarrow import parquet, types
     except ModuleNotFoundError as error:
@@ -97,7 +104,7 @@ def _parquet_records(file: Path) -> Iterator[tuple[int, object]]:
             f"'{printable(file)}' needs the package pyarrow: pip install --editable \".[tables]\""
         ) from error
     schema = parquet.read_schema(file)
-    if any(types.is_nested(field.type) or types.is_binary(field.type) for field in schema):
+    if any(types.is_struct(field.type) or types.is_binary(field.type) for field in schema):
         raise UserError(
             f"'{printable(file)}' holds the images themselves; --data hf:FOLDER reads it, with the"
             " folder that it is in"
@@ -105,7 +112,7 @@ def _parquet_records(file: Path) -> Iterator[tuple[int, object]]:
     return enumerate(parquet.read_table(file).to_pylist(), start=1)
 
 
-def _json_records(text: str) -> Iterator[tuple[int, object]]:
+def _json_records(text: str) -> Iterator[tuple[int, Any]]:
     """Reads an object in each line."""
     for line, record in enumerate(StringIO(text), start=1):
         try:
@@ -115,7 +122,7 @@ def _json_records(text: str) -> Iterator[tuple[int, object]]:
             raise ValueError(f"line {line}, column {error.colno}: {error.msg}") from error
 
 
-def _decoded(content: bytes) -> str:
+def decoded(content: bytes) -> str:
     """Decodes UTF-8, UTF-16 with its mark, or else what Western editions of Windows write."""
     marked = "utf-16" if content.startswith(_UTF_16) else "utf-8-sig"
     try:
@@ -124,7 +131,7 @@ def _decoded(content: bytes) -> str:
         return content.decode("cp1252", errors="backslashreplace")
 
 
-def _csv_records(text: str) -> Iterator[tuple[int, object]]:
+def _csv_records(text: str) -> Iterator[tuple[int, Any]]:
     """Splits lines at the separator by which most have as many columns as the first.
 
     ``csv.Sniffer`` would take the comma of some labels, or the space of ``image 1.jpg``, for one.
@@ -156,41 +163,3 @@ def _split(text: str, separator: str, strict: bool = True) -> list[tuple[int, li
     lines = StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=strict)
     return [(reader.line_num, row) for row in reader if row]
-
-
-def names_of_numbers(
-    sheets: Iterable[Sheet], columns: Sequence[str], folders: Iterable[Path]
-) -> tuple[str, Mapping[str, str]]:
-    """Finds names for the integers in a column of labels, in ``classes.txt`` or a JSON file.
-
-    Returns the name of that file, and a name for each label; nothing if there is no such file.
-    """
-    rows = [row for sheet in sheets for row in sheet.rows.values() if len(columns) == 1]
-    labels = {row[columns[0]] for row in rows if columns[0] in row}
-    tables: dict[str, Mapping[str, str]] = {}
-    for folder in folders if labels and all(map(str.isdecimal, labels)) else ():
-        for file in [*folder.glob("classes.txt"), *folder.glob("*.json")]:
-            names = _numbered_names(file, labels)
-            if names.keys() >= labels:
-                tables[file.name] = {label: spelt(names[label]) for label in labels}
-    if len({tuple(names.values()) for names in tables.values()}) > 1:
-        raise UserError(f"{listed(sorted(tables))} name the classes differently; move one away")
-    return next(iter(tables.items()), ("", {}))
-
-
-def _numbered_names(file: Path, labels: Collection[str]) -> Mapping[str, str]:
-    """Reads names by their numbers; lines without numbers count from 0, or from 1 if all do."""
-    text = file.read_text("utf-8-sig", errors="replace")
-    if file.suffix == ".txt":
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        numbered = [re.fullmatch(r"(\d+)[\s,:]+(.+)", line) for line in lines]
-        if all(numbered):
-            return {match[1]: match[2] for match in numbered if match}
-        first = 1 if str(len(lines)) in labels and "0" not in labels else 0
-        return {str(number): line for number, line in enumerate(lines, start=first)}
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return {}
-    pairs = [*content.items()] if isinstance(content, dict) else []
-    return {number: name for number, name in pairs if isinstance(name, str)}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
+from .class_names import names_of_numbers
 from .layout import (
     SPLIT_OF,
     ImageFile,
@@ -58,6 +59,7 @@ class Table:
         group: A column of groups, or a regular expression for paths.
         label_from: A regular expression that finds labels in paths, in place of a column.
         bands: Given if images are used as they are stored.
+        class_names: The names of classes that the user has given.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class Table:
         group: str | None = None,
         label_from: str | None = None,
         bands: Bands | None = None,
+        class_names: Sequence[str] = (),
     ) -> None:
         self.columns = columns or {}
         self.group = group
         self.label_from = label_from
         self.bands = bands
+        self.class_names = [*class_names]
         self.files = split_tables(file) or {"": file}
         self.root = root or Path(os.path.commonpath(file.parent for file in self.files.values()))
         if not self.root.is_dir():
@@ -91,12 +95,19 @@ class Table:
         labels = [] if self.label_from else self._label_columns(first, others)
         unused = [name for name in others if name not in labels]
         folders = {self.root, *(file.parent for file in self.files.values())}
-        source, names = names_of_numbers(sheets.values(), labels, folders)
+        for sheet in sheets.values():
+            if nested := sheet.nested & {path, split_column, self.group, *labels}:
+                raise sheet.error(
+                    f"the {_columns(sorted(nested))} must have a text or a number for each image,"
+                    " not a list or an object; where images have several classes, see the example"
+                    " of a multi-label classifier"
+                )
+        of_names, names = names_of_numbers([*sheets.values()], labels, folders, self.class_names)
         notes = [
             f"classes from the {_columns(labels)}"
             if labels
             else f"classes from paths, by {self.label_from!r}",
-            f"their names from {source}" if source else "",
+            of_names,
             f"splits from the column {split_column}" if split_column else "",
             f"not used: the {_columns(unused)}" if unused else "",
         ]

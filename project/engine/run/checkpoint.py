@@ -12,7 +12,7 @@ import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
@@ -24,6 +24,7 @@ from ..preprocessing import Preprocessing, is_preprocessing
 from .files import fetch_weights, whole_file
 
 ABOUT = "about"
+_NETWORK = "network."  # where a classifier of this project has it
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
 _NEEDED = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
 
@@ -102,48 +103,63 @@ def read_newest(
 
 
 class Weights(NamedTuple):
-    """Weights of a file, and the preprocessing that they need, if the file says it."""
+    """Weights of a file, the preprocessing that they need and their classes, if the file says it.
+
+    Attributes:
+        tensors: The weights by their names; if the file has several dicts of weights, behind the
+            name of each and a dot.
+        preprocessing: The preprocessing of images.
+        class_names: The classes in the order of the head's rows; empty if unknown.
+    """
 
     tensors: dict[str, Tensor]
     preprocessing: Preprocessing | None
+    class_names: list[str]
 
 
 def read_weights(source: str | Path) -> Weights:
-    """Reads the one dict of tensors that a file is or contains, whatever script saved it.
+    """Reads the tensors that a file is or contains, whatever script saved it.
+
+    Of a checkpoint of this project, these are the network's.
 
     Args:
         source: The file, or its address, from which it is downloaded once.
 
     Raises:
-        UserError: The file is missing or damaged, or has no or several such dicts.
+        UserError: The file is missing or damaged, or has no dict of tensors.
     """
     is_address = str(source).startswith(("http://", "https://"))
     path = fetch_weights(str(source)) if is_address else Path(source)
     with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
         content = _read(path)
-    about = content[ABOUT] if _has_description(content) else {}
-    return Weights(_tensors_of(content, path), about.get("preprocessing"))
+    if not _has_description(content):
+        return Weights(_tensors_of(content, path), None, [])
+    about = content[ABOUT]
+    tensors = _tensors_of(content["state_dict"], path)
+    names = about["class_names"]
+    is_plain = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return Weights(
+        {n.removeprefix(_NETWORK): tensors[n] for n in tensors if n.startswith(_NETWORK)},
+        about["preprocessing"],
+        names if is_plain else [],
+    )
 
 
 def _tensors_of(content: object, path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a dict and of those in it; which to load, the network decides."""
     parts = {"": content, **content} if isinstance(content, dict) else {}
-    dicts = {key: value for key, value in parts.items() if _is_state_dict(value)}
-    for key in ("", "state_dict", "model"):  # of several, not an average
-        if key in dicts:
-            return dicts[key]
-    if len(dicts) != 1:
-        names = ", ".join(dicts) or "none"
-        raise UserError(f"'{path}' must be or contain one dict of weights, got {names}")
-    return dict(*dicts.values())
-
-
-def _is_state_dict(content: object) -> TypeGuard[dict[str, Tensor]]:
-    return (
-        isinstance(content, dict)
-        and len(content) > 0
-        and all(isinstance(name, str) for name in content)
-        and all(isinstance(value, Tensor) for value in content.values())
-    )
+    dicts = {
+        key: {n: v for n, v in part.items() if isinstance(n, str) and isinstance(v, Tensor)}
+        for key, part in parts.items()
+        if isinstance(part, dict)
+    }
+    *others, last = [key for key, tensors in dicts.items() if tensors] or [None]
+    if last is None:
+        raise UserError(f"'{path}' must be or contain a dict of weights, got none")
+    if not others:
+        return dicts[last]
+    prefixes = {key: f"{key}." if key else "" for key in (*others, last)}
+    return {prefixes[key] + name: value for key in prefixes for name, value in dicts[key].items()}
 
 
 def _read(path: str | Path) -> Any:

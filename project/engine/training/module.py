@@ -16,6 +16,7 @@ from torchmetrics import Metric, MetricCollection
 
 from ..errors import UserError, note
 from ..loading.batch import ImageBatch
+from ..loading.class_names import require_class_names
 from ..loading.files import prepare
 from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, Checkpoint, read_weights
@@ -100,6 +101,7 @@ class ClassifierModule(LightningModule):
     def add_metrics(self) -> None:
         """Builds the metrics of each set; checkpoints may name the model's network from then on."""
         allow_module(self.arch.rpartition(".")[0])
+        require_class_names(self.class_names)
         # groups would merge metrics whose states agree after the first batch
         metrics = MetricCollection({**self.configure_metrics()}, compute_groups=False)
         trained = {name: metrics[name] for name in self.train_metric_names if name in metrics}
