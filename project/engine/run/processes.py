@@ -4,6 +4,9 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -55,3 +58,25 @@ def watch_processes(launcher: object) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != int(os.environ[_FIRST_PID]):  # it has ended before
             os._exit(2)
+
+
+@contextmanager
+def cpu_limit(seconds: float, error: Exception) -> Iterator[None]:
+    """Raises an error in a block that computes for longer; not in other threads than the main one.
+
+    Python handles signals within the search for a regular expression, too, which has no limit.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise error
+
+    if threading.current_thread() is not threading.main_thread():  # which gets no signals
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

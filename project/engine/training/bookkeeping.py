@@ -1,6 +1,7 @@
 """Logging at the right steps, resuming, and averages of weights, beside training itself."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,15 +10,16 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     WeightAveraging,
 )
-from torch import Tensor, distributed
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..errors import UserError, printable
+from ..errors import UserError
 from ..run.checkpoint import Checkpoint
 from ..run.loggers import is_logged
 from ..upstream import follow_until_averaging, length_attributes
 from .predictions import gathered
+from .resuming import require_optimizers
 
 
 class Bookkeeping(Callback):
@@ -25,6 +27,8 @@ class Bookkeeping(Callback):
 
     It is a callback, so that a model overrides most hooks without calling ``super()``.
     """
+
+    _states: tuple[Sequence[Any], Sequence[Any]] | None = None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Prepares the loss, which may need to know the data, and compiles the network."""
@@ -42,13 +46,22 @@ class Bookkeeping(Callback):
             for state in checkpoint["lr_schedulers"]
         ]
 
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Checkpoint) -> None:
+        """Keeps the states of optimizers until there are any to compare them with."""
+        if trainer.training:
+            self._states = (checkpoint["optimizer_states"], checkpoint["lr_schedulers"])
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Checks what the optimizers and schedules of a resumed run will get."""
+        if self._states is not None:
+            require_optimizers(trainer, *self._states)
+        self._states = None
+
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Checks a resumed optimizer, and how many batches make a step within a resumed epoch."""
+        """Finds out how many batches make a step within a resumed epoch."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # likewise
         self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
-        for optimizer in trainer.optimizers:
-            _require_fitting_state(optimizer, trainer.ckpt_path)
         for callback in callbacks:
             # Lightning does this at the start of an epoch, within which a run may resume
             if isinstance(callback, GradientAccumulationScheduler):
@@ -156,15 +169,3 @@ class Bookkeeping(Callback):
             )
 
     on_test_epoch_end = on_validation_epoch_end
-
-
-def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
-    """Refuses a state of other shapes: fused, torch would write beyond the end of a tensor."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"] if group.get("fused") else ():
-            for name, value in optimizer.state.get(parameter, {}).items():
-                if name != "step" and isinstance(value, Tensor) and value.shape != parameter.shape:
-                    raise UserError(
-                        f"'{source}' does not fit this optimizer: {printable(name)} has the shape"
-                        f" {tuple(value.shape)}, not {tuple(parameter.shape)}"
-                    )
