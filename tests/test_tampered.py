@@ -121,7 +121,7 @@ def test_a_checkpoint_that_is_compressed_is_refused_before_it_fills_the_memory(t
     ),
     (
         RESNET | {"arch_args": "victim"},
-        "does not say how images are prepared or what its network is",
+        "damaged: hyper_parameters.arch_args must be a dict or nothing, got 'victim'",
     ),
     (
         RESNET | {"arch_args": {"norm_layer": f"{MODULE}.Thing"}},
@@ -213,7 +213,7 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
 )
 def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change):
     for part, use, answer in (
-        ("hyper_parameters", ImageClassifier.load_from_checkpoint, "how images are prepared"),
+        ("hyper_parameters", ImageClassifier.load_from_checkpoint, "preprocessing|how images are"),
         ("about", read_checkpoint, "does not name its classes and preprocessing"),
     ):
 
@@ -315,5 +315,6 @@ def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, complaint,
 
 
 def test_a_large_fraction_among_a_networks_arguments_is_no_size():
-    with limited_by({"weight": torch.zeros(2, 3)}, ["a", "b"], {"theta": 1e6}):
+    options = {"class_names": ["a", "b"], "arch_args": {"theta": 1e6}}
+    with limited_by({"weight": torch.zeros(2, 3)}, options):
         pass

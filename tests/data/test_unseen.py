@@ -158,7 +158,7 @@ def test_a_table_with_another_column_of_splits_may_measure_training_images(root,
 
 def test_data_that_python_opens_otherwise_than_for_training_says_so(tiny_run, capsys):
     best = tiny_run / "checkpoints" / "best.ckpt"
-    others: list[dict[str, int]] = [{}, {"batch_size": 4}, {"split_seed": 1}, {"train_size": 32}]
+    others: list[dict[str, Any]] = [{}, {"batch_size": 4}, {"split_seed": 1}, {"train_size": 32}]
     for options in others:
         ImageDataModule.load_from_checkpoint(best, **options).setup("test")
         said = "may be in other splits" in capsys.readouterr().err

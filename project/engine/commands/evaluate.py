@@ -13,12 +13,18 @@ from ..cli.command_line import CommandLine
 from ..cli.entry import run_command
 from ..errors import UserError, listed
 from ..loading.image_files import ImageFilesDataModule
-from ..loading.remembered import remembered_data, require_datasets, require_there
+from ..loading.remembered import (
+    remembered_data,
+    require_datasets,
+    require_there,
+    restore_data,
+    states_of_data,
+)
 from ..loading.unseen import cut_of_training, was_trained_on
 from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, read_checkpoint
 from ..run.files import write_text
-from ..run.settings import plain_options
+from ..run.settings import remembered
 
 
 class EvaluateCommand(Command):
@@ -34,7 +40,9 @@ class EvaluateCommand(Command):
         """Returns the data that the checkpoint was trained with."""
         if not line.positionals:  # as with --help
             return {}
-        self.about = read_checkpoint(line.positionals[-1])[ABOUT]
+        checkpoint = read_checkpoint(line.positionals[-1])
+        self.about = checkpoint[ABOUT]
+        self._states = states_of_data(checkpoint)
         self._changed = any(name.startswith(("data", "split")) for name in {*line.names, *named})
         try:
             cls, self._remembered = remembered_data(self.about)
@@ -85,6 +93,7 @@ class EvaluateCommand(Command):
         checkpoint = self.config.checkpoint
         split = self.config.split
         self._require_fitting_data()
+        restore_data(self.datamodule, self._states)
         if split == "all":
             if not isinstance(self.datamodule, ImageFilesDataModule):
                 raise UserError("--split all takes image files; name a folder or a CSV with --data")
@@ -99,14 +108,14 @@ class EvaluateCommand(Command):
             "checkpoint": checkpoint,
             "data": {
                 "class_path": data.__name__,
-                "init_args": plain_options(self.datamodule.hparams, data),
+                "init_args": remembered(self.datamodule.hparams)[0],
             },
             "split": split,
             **self.model.results["val" if split == "val" else "test"],
         }
         self.show_results(metrics, split)
         output = self.config.output or Path(checkpoint).with_suffix(f".{split}.metrics.json")
-        write_text(output, json.dumps(metrics, indent=2) + "\n")
+        write_text(output, json.dumps(metrics, indent=2, default=str) + "\n")
         self.say(f"\n  written to {output}")
 
     def _require_fitting_data(self) -> None:

@@ -23,16 +23,16 @@ from ..run.checkpoint import (
     ABOUT,
     About,
     AtomicCheckpointIO,
-    read_checkpoint,
     read_newest,
     require_same_classes,
 )
 from ..run.files import read_yaml, write_text
 from ..run.folder import RunFolder, derived_name
 from ..run.loggers import log_settings, loggers_of, place_in_folder, rewind
-from ..training.checkpoints import BestCheckpoint, best_checkpoint, change_of_data, restore
+from ..training.checkpoints import BestCheckpoint, best_checkpoint, change_of_data
 from ..training.last_checkpoint import CURVES, LastCheckpoint
 from ..training.non_finite import StopOnNonFinite
+from ..training.resuming import Resumable
 
 _OWN: dict[str, type[Callback]] = {
     "stop_on_non_finite": StopOnNonFinite,  # before those that write
@@ -194,7 +194,7 @@ class FitCommand(Command):
             run.create()
         if self.datamodule.layout:
             self.note(f"data: {self.datamodule.layout}")
-        path, checkpoint = read_newest(run.resumable(), self.note)
+        path, checkpoint = read_newest(run.resumable(), Resumable, self.note)
         changes: list[str] = []
         if trainer.is_global_zero:
             config = self.parser.dump(self._saved_config, skip_unset=False)
@@ -249,9 +249,7 @@ class FitCommand(Command):
             trainer.validate(model, datamodule=data, verbose=False)
             trainer.save_checkpoint(best)
             trainer.strategy.barrier()
-        # by Lightning's ckpt_path, callbacks would put the raw weights back in place of averages
-        restore(model, read_checkpoint(best), best)
-        trainer.test(model, datamodule=data, verbose=False)
+        trainer.test(model, datamodule=data, ckpt_path=best, verbose=False, weights_only=True)
 
     def _say_how_to_resume(self, error: BaseException) -> None:
         """Says how to resume a run that was stopped, or adds it to an error of the machine."""

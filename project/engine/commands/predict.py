@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from ..cli.command import ExactTrainer
 from ..cli.entry import quiet_libraries
-from ..errors import UserError, note, printable, require
+from ..errors import LINES, UserError, note, printable, require
 from ..loading.data_module import ImageDataModule
 from ..loading.files import FileDataset, why_unreadable
 from ..loading.scan import image_paths, listed_paths, spelt
@@ -90,7 +90,8 @@ def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -
             open(target, "a" if earlier else "w", 1, closefd=target is output, **CSV) as file,
             progress_bar(len(paths), len(earlier)) as writer.bar,
         ):
-            writer.rows = csv.DictWriter(file, header, lineterminator="\n")
+            lines = file if output else PrintableLines(file)
+            writer.rows = csv.DictWriter(lines, header, lineterminator="\n")
             if not earlier:
                 writer.rows.writeheader()
             predict()
@@ -117,6 +118,20 @@ def _listed(options: Namespace, model: ClassifierModule) -> list[str]:
     if not paths:
         raise UserError(f"there are no images in {', '.join(options.paths)}")
     return paths
+
+
+class PrintableLines:
+    """Writes lines to standard output, without characters that control a terminal.
+
+    Names of classes are a checkpoint's, and names of files may be anyone's.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        """Writes text."""
+        return self._file.write(printable(text, keep=LINES))
 
 
 class NamedFiles(ImageDataModule):

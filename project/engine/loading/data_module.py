@@ -5,13 +5,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.seed import isolate_rng
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -22,6 +21,7 @@ from ..preprocessing import Preprocessing, as_colour
 from ..randomness import Purpose, derived_seed, held_generators, seed_generators
 from ..run.checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 from ..run.files import fetch_archive
+from ..run.settings import remembered
 from ..training.checkpoints import note_change
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..upstream import position_of
@@ -85,9 +85,7 @@ class ImageDataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
-        # plain numbers for jsonargparse's, as weights_only requires
-        options = apply_to_collection(dict(self.hparams), int, int, wrong_dtype=bool)
-        self.hparams.update(apply_to_collection(options, float, float))
+        self.hparams.update(remembered(self.hparams)[0])  # plain, as weights_only requires
         self.batch_size = int(batch_size)  # a checkpoint of yours may hold it
         self.class_balance = class_balance
         self.split_seed = split_seed
@@ -128,26 +126,30 @@ class ImageDataModule(LightningDataModule, ABC):
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # a file could name what is imported
-        cls, checkpoint_path: str | Path, **kwargs: Any
+        cls,
+        checkpoint_path: str | Path,
+        map_location: object = None,  # noqa: ARG003  # as callers of Lightning's give it
+        hparams_file: str | Path | None = None,
+        weights_only: Literal[True] | None = None,  # noqa: ARG003  # likewise
+        **kwargs: Any,
     ) -> Self:
-        """Builds the data module that a checkpoint was trained with.
+        """Builds the data module that a checkpoint was trained with, and restores its state.
 
         Args:
             checkpoint_path: The checkpoint, whose data module must be imported.
+            map_location: Without effect: a data module has no device.
+            hparams_file: A YAML or CSV file of options in place of those in the checkpoint.
+            weights_only: Always true.
             kwargs: Options that differ from those of training, as the ``root`` of moved images.
 
         Raises:
             UserError: The class is not imported, or its images are not there.
         """
-        from .remembered import remembered_data, require_datasets, require_there
+        from .remembered import opened_data
 
-        about = read_checkpoint(checkpoint_path)[ABOUT]
-        data_class, options = remembered_data(about)
-        require_datasets(about, kwargs)
-        data = data_class(**options | kwargs)
-        if "root" not in kwargs:
-            require_there(data, options)
-        data.compared_with = about
+        checkpoint = read_checkpoint(checkpoint_path)
+        data = opened_data(checkpoint, hparams_file, kwargs)
+        data.compared_with = checkpoint[ABOUT]
         return cast(Self, data)
 
     def expect_classes(self, names: Sequence[str], source: str | Path) -> None:

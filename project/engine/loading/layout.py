@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
+from ..run.processes import cpu_limit
 from .class_names import require_class_names, sort_classes
 from .scan import counts, describe_left_out, images_below, prefix_of, spelt
 from .sheet import TABLE_SUFFIXES
 from .splits import SPLITS
 
 _PACKAGE = __name__.partition(".")[0]
+_SEARCH_SECONDS = 5.0
 _SPLIT_NAMES = {
     "train": ("training", "train"),
     "val": ("validation", "valid", "val", "dev"),
@@ -188,8 +190,13 @@ def _enter(folders: Collection[str], folder: str, known: Collection[str]) -> str
 
 def search_path(expression: str, path: str, option: str) -> str:
     """Returns what a regular expression, or its first group, matches in a path."""
+    endless = UserError(
+        f"{option}: '{printable(expression)}' takes too long to search in '{printable(path)}'; repeat"
+        " nothing inside what is repeated itself, as (a+)+ does"
+    )
     try:
-        match = re.search(spelt(expression), spelt(path))
+        with cpu_limit(_SEARCH_SECONDS, endless):  # a checkpoint may have it, too
+            match = re.search(spelt(expression), spelt(path))
     except re.error as error:
         raise UserError(f"{option}: '{expression}' is no regular expression ({error})") from error
     name = match and match[min(1, match.re.groups)]

@@ -1,13 +1,15 @@
 """The data that a checkpoint was trained on; the file chooses nothing that is imported."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, printable
-from ..run.checkpoint import About
-from ..run.settings import imported_class, plain_options
+from ..run.checkpoint import ABOUT, About, Checkpoint, damaged, read_hparams
+from ..run.plain import inside
+from ..run.settings import imported_class, plain_options, require_arguments, subclasses
 from .data_module import ImageDataModule
 from .splits import SPLITS
 
@@ -19,20 +21,48 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
         raise UserError(
             "the checkpoint does not say what data it was trained on; name it with --data"
         )
-    name = printable(data.get("class_path"))
+    name = printable(data["class_path"])
     data_class = imported_class(name, ImageDataModule)
     if data_class is None:
         raise UserError(
             f"the checkpoint was trained on {name}, which is no data module that is imported here;"
             " give --import with the module that defines it, or in Python import it first"
         )
-    # a file decides neither what is written nor how many processes start
-    options = {
-        name: value
-        for name, value in plain_options(data["init_args"], data_class).items()
-        if name not in ("cache", "num_workers", "prefetch_factor")
-    }
+    with damaged("the checkpoint"), inside("about", "data", "init_args"):
+        options = plain_options(data["init_args"], data_class)
+    for name in ("cache", "num_workers", "prefetch_factor"):
+        # a file decides neither what is written nor how many processes start
+        options.pop(name, None)
     return data_class, options
+
+
+def opened_data(
+    checkpoint: Checkpoint, hparams_file: str | Path | None, arguments: dict[str, Any]
+) -> ImageDataModule:
+    """Builds the data module that a checkpoint was trained with, from imported classes."""
+    about = checkpoint[ABOUT]
+    if hparams_file is not None and about["data"] is not None:
+        about["data"]["init_args"] = read_hparams(hparams_file)
+    data_class, options = remembered_data(about)
+    require_datasets(about, arguments)
+    require_arguments(data_class, options | arguments)
+    data = data_class(**options | arguments)
+    if "root" not in arguments:
+        require_there(data, options)
+    restore_data(data, states_of_data(checkpoint))
+    return data
+
+
+def states_of_data(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns the states that data modules have saved in a checkpoint, by the names of classes."""
+    names = {cls.__qualname__ for cls in subclasses(ImageDataModule)}
+    return {name: checkpoint[name] for name in names & checkpoint.keys()}
+
+
+def restore_data(data: ImageDataModule, states: Mapping[str, Any]) -> None:
+    """Gives a data module the state that one of its class has saved, as Lightning does."""
+    if (name := type(data).__qualname__) in states:
+        data.load_state_dict(states[name])
 
 
 def require_datasets(about: About, given: Collection[str]) -> None:

@@ -19,7 +19,7 @@ from .layout import (
     unlabelled,
 )
 from .scan import images_below, is_image, prefix_of, spelt
-from .sheet import LABELS, Sheet, key_of, likely_labels, names_of_numbers, read_sheet
+from .sheet import LABELS, Sheet, key_of, likely_labels, read_sheet
 from .splits import SPLITS
 
 _PATHS = (

@@ -10,29 +10,73 @@ import re
 import warnings
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 import torch
+from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hparams_from_yaml
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.serialization import safe_globals
 
-from ..errors import UserError, first_sentence, listed, printable
+from ..errors import UserError, first_sentence, listed
 from ..preprocessing import Preprocessing, is_preprocessing
 from .files import fetch_weights, whole_file
+from .pickles import require_modest
+from .plain import MisfitError, Rule, inside, is_sound, plain, require_fit, require_tree
 
 ABOUT = "about"
 _NETWORK = "network."  # where a classifier of this project has it
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
-_NEEDED = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
 
 Checkpoint = dict[str, Any]
 """The contents of a checkpoint."""
 
 About = Checkpoint
 """Facts of a checkpoint about itself, see :func:`..training.checkpoints.describe_run`."""
+
+
+_VERSION = "pytorch-lightning_version"
+_Version = Annotated[
+    str, Rule("a version", lambda text: re.fullmatch(r"[2-9](\.\d+)+([.\w]*\d)?", text) is not None)
+]
+
+
+class _Data(TypedDict):
+    """The class and the options of a data module."""
+
+    class_path: str
+    init_args: dict[str, Any]
+
+
+class _About(TypedDict):
+    """The types of what a checkpoint says of itself; it may say more."""
+
+    model: NotRequired[str]
+    class_names: list[str]
+    preprocessing: dict[str, Any]
+    thresholds: NotRequired[dict[str, float] | None]
+    arch: str
+    arch_args: dict[str, Any]
+    data: _Data | None
+    images: NotRequired[dict[str, int]]
+    processes: NotRequired[int]
+    versions: NotRequired[dict[str, str]]
+    selection: NotRequired[dict[str, str] | None]
+    epoch: int
+    step: int
+    metrics: dict[str, dict[str, Any]]
+
+
+class _Contents(TypedDict):
+    """The types of what every checkpoint has."""
+
+    about: _About
+    state_dict: dict[str, Any]
+    hyper_parameters: NotRequired[dict[str, Any]]
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -47,34 +91,44 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             f"'{path}' was not written by this project: it does not name its classes and"
             " preprocessing"
         )
-    for name, value in checkpoint["state_dict"].items():
-        if not _is_finite(value):
-            raise UserError(
-                f"'{path}' is damaged: {printable(name)} is no tensor of finite numbers"
-            )
+    with damaged(f"'{path}'"):
+        require_fit(checkpoint, _Contents)
+        with inside(_VERSION):  # by which Lightning migrates it
+            require_fit(checkpoint.get(_VERSION, "2.0"), _Version)
+        about = checkpoint[ABOUT]
+        if (thresholds := about.get("thresholds")) and {*about["class_names"]} - {*thresholds}:
+            raise MisfitError("must have each class", ABOUT, "thresholds")
+        with inside("state_dict"):
+            _require_sound(checkpoint["state_dict"], path)
     return checkpoint
 
 
+@contextmanager
+def damaged(file: str, verdict: str = "is damaged") -> Iterator[None]:
+    """Turns an error about a value of a file into a user error."""
+    try:
+        yield
+    except MisfitError as error:
+        raise UserError(f"{file} {verdict}: {error}") from error
+
+
 def _has_description(content: Any) -> bool:
-    """Returns True for a dict with weights and what a checkpoint of this project says of itself."""
+    """Returns True for a dict with weights that says how images are prepared for them."""
     about = content.get(ABOUT) if isinstance(content, dict) else None
     return (
         isinstance(about, dict)
         and isinstance(content.get("state_dict"), dict)
-        and about.keys() >= _NEEDED
-        and is_preprocessing(about["preprocessing"])
+        and is_preprocessing(about.get("preprocessing"))
     )
 
 
-def _is_finite(value: object) -> bool:
-    """Returns True for a tensor that has its numbers in memory, all finite."""
-    return (
-        isinstance(value, Tensor)
-        and value.layout is torch.strided
-        and not (value.is_meta or value.is_quantized)
-        and value.numel() <= value.untyped_storage().nbytes()  # not one number repeated
-        and bool(value.isfinite().all())
-    )
+def _require_sound(weights: dict[str, Any], path: str | Path) -> None:
+    """Requires weights that are there, finite, and no more than the file has bytes."""
+    size = Path(path).stat().st_size
+    for name, value in weights.items():
+        is_there = is_sound(value) and value.untyped_storage().nbytes() <= size
+        if not (is_there and value.isfinite().all()):
+            raise MisfitError("is no tensor of finite numbers", name)
 
 
 def require_same_classes(known: list[str], path: object, class_names: list[str]) -> None:
@@ -89,17 +143,31 @@ def require_same_classes(known: list[str], path: object, class_names: list[str])
 
 
 def read_newest(
-    paths: Sequence[Path], note: Callable[[str], None]
+    paths: Sequence[Path], fields: type, note: Callable[[str], None]
 ) -> tuple[Path | None, Checkpoint]:
-    """Reads the first of some checkpoints, the newest first, that is not damaged, if any."""
+    """Reads the first of some checkpoints, the newest first, that is not damaged, if any.
+
+    ``fields`` are the types of what each must have.
+    """
     for path in paths:
         try:
-            return path, read_checkpoint(path)
+            checkpoint = read_checkpoint(path)
+            with damaged(f"'{path}'"):
+                require_fit(checkpoint, fields)
+            return path, checkpoint
         except UserError as error:
             if path == paths[-1]:
                 raise
             note(f"{error}; looking for the one before it")
     return None, {}
+
+
+def read_hparams(path: str | Path) -> dict[str, object]:
+    """Reads hyperparameters from a YAML or CSV file of Lightning's loggers."""
+    read = load_hparams_from_tags_csv if Path(path).suffix == ".csv" else load_hparams_from_yaml
+    if not Path(path).is_file():
+        raise UserError(f"there is no file '{path}'")
+    return dict(read(path))
 
 
 class Weights(NamedTuple):
@@ -171,8 +239,12 @@ def _read(path: str | Path) -> Any:
     try:
         if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
             _check_parts(path)
+        if Path(path).suffix != ".safetensors":  # which has no pickle
+            require_modest(path)
         with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
-            return torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        require_tree(content)
+        return content
     except Exception as error:  # a damaged file raises all kinds
         unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
         why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
@@ -208,6 +280,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Writes the file, or leaves what was there before."""
         if "state_dict" in checkpoint and ABOUT not in checkpoint:
             raise TypeError("the model's on_save_checkpoint must call super().on_save_checkpoint()")
+        try:
+            checkpoint = plain(checkpoint)
+        except MisfitError as error:  # while what was trained can still be saved otherwise
+            raise TypeError(
+                f"a checkpoint holds numbers, text, tensors, and lists and dicts of these: {error}"
+            ) from error
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial, open(partial, "wb") as file:
@@ -218,7 +296,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self, path: str | Path, map_location: object = "cpu", weights_only: bool | None = True
     ) -> Checkpoint:
         """Reads a checkpoint onto the CPU without executing anything it says."""
-        return read_checkpoint(path)
+        return {_VERSION: version("lightning"), **read_checkpoint(path)}
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Removes a checkpoint of the run; does nothing if the path leads elsewhere."""

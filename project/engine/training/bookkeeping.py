@@ -1,6 +1,7 @@
 """Logging at the right steps, resuming, and averages of weights, beside training itself."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,16 +10,17 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     WeightAveraging,
 )
-from torch import Tensor, distributed
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..errors import UserError, listed, printable
+from ..errors import UserError, listed
 from ..run.checkpoint import Checkpoint
 from ..run.loggers import is_logged
 from ..upstream import follow_until_averaging, length_attributes
-from .checkpoints import BestCheckpoint, sizes_of
+from .checkpoints import BestCheckpoint
 from .predictions import gathered
+from .resuming import require_optimizers
 
 _LENGTH = "length"
 
@@ -30,6 +32,7 @@ class Bookkeeping(Callback):
     """
 
     _length = ""
+    _states: tuple[Sequence[Any], Sequence[Any]] | None = None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Prepares the loss, which may need to know the data, and compiles the network."""
@@ -48,12 +51,16 @@ class Bookkeeping(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Checkpoint) -> None:
         """Leaves out the lengths of schedules where options have changed that decide them.
 
-        Otherwise they stay, although a callback may have changed the batch size since.
+        Otherwise they stay, although a callback may have changed the batch size since. Keeps the
+        states of optimizers until there are any to compare them with.
         """
+        if not trainer.training:
+            return
         if checkpoint.get(_LENGTH) != self._length:
             for state in checkpoint.get("lr_schedulers", ()):
                 for name in length_attributes(state):
                     del state[name]
+        self._states = (checkpoint["optimizer_states"], checkpoint["lr_schedulers"])
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Refuses to watch a metric that validation does not log, before an epoch is lost.
@@ -74,13 +81,17 @@ class Bookkeeping(Callback):
                     " --trainer.num_sanity_val_steps 0"
                 )
 
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Checks what the optimizers and schedules of a resumed run will get."""
+        if self._states is not None:
+            require_optimizers(trainer, *self._states)
+        self._states = None
+
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Checks a resumed optimizer, and how many batches make a step within a resumed epoch."""
+        """Finds out how many batches make a step within a resumed epoch."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # likewise
         self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
-        for optimizer in trainer.optimizers:
-            _require_fitting_state(optimizer, trainer.ckpt_path)
         for callback in callbacks:
             # Lightning does this at the start of an epoch, within which a run may resume
             if isinstance(callback, GradientAccumulationScheduler):
@@ -195,7 +206,7 @@ def _decisive_for_length(trainer: Trainer) -> str:
     data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by a loop
     limits: Any = trainer.limit_train_batches, trainer.overfit_batches  # type: ignore[attr-defined]
     batches = trainer.accumulate_grad_batches, dict(getattr(data, "hparams", {})).get("batch_size")
-    images = sizes_of(trainer).get("train")
+    images = dict(getattr(data, "split_sizes", dict)()).get("train")
     return str([trainer.max_epochs, trainer.max_steps, *limits, *batches, images])
 
 
@@ -205,15 +216,3 @@ def _watching(part: object) -> str:
         return "--monitor"
     is_callback = isinstance(part, Callback)
     return f"{type(part).__name__} monitor" if is_callback else "--model.lr_scheduler.monitor"
-
-
-def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
-    """Refuses a state of other shapes: fused, torch would write beyond the end of a tensor."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"] if group.get("fused") else ():
-            for name, value in optimizer.state.get(parameter, {}).items():
-                if name != "step" and isinstance(value, Tensor) and value.shape != parameter.shape:
-                    raise UserError(
-                        f"'{source}' does not fit this optimizer: {printable(name)} has the shape"
-                        f" {tuple(value.shape)}, not {tuple(parameter.shape)}"
-                    )

@@ -1,6 +1,8 @@
 """Checkpoints of a model: the best one, facts about itself, and the model that one holds."""
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +13,17 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import UserError, listed, note, printable
 from ..preprocessing import is_preprocessing
-from ..run.checkpoint import ABOUT, About, Checkpoint, read_checkpoint
-from ..run.settings import imported_class, limited_by, network_of_file, plain_options
+from ..run.checkpoint import ABOUT, About, Checkpoint, damaged, read_checkpoint, read_hparams
+from ..run.plain import inside
+from ..run.settings import (
+    argument_names,
+    imported_class,
+    limited_by,
+    network_of_file,
+    plain_options,
+    remembered,
+    require_arguments,
+)
 
 if TYPE_CHECKING:
     from .module import ClassifierModule
@@ -92,6 +103,7 @@ def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
     module to import. ``images`` counts splits, ``digests`` are of their names and labels. ``selection`` says how ``best.ckpt`` is chosen.
     """
     data = getattr(trainer, "datamodule", None)
+    options = remembered(data.hparams)[0] if data else {}
     best = best_checkpoint(trainer)
     # afterwards Lightning counts on
     training = trainer.state.fn == "fit" and not trainer.state.finished
@@ -101,8 +113,8 @@ def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
         preprocessing=model.preprocessing,
         thresholds=model.thresholds,
         arch=model.arch,
-        arch_args=model.arch_args or {},
-        data={"class_path": type(data).__name__, "init_args": dict(data.hparams)} if data else None,
+        arch_args=remembered(model.arch_args or {})[0],
+        data={"class_path": type(data).__name__, "init_args": options} if data else None,
         images=_facts(data, "split_sizes"),
         digests=_facts(data, "digests"),
         processes=trainer.world_size,
@@ -121,49 +133,91 @@ def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
     )
 
 
+def remember_options(checkpoint: Checkpoint, trainer: Trainer, model: "ClassifierModule") -> None:
+    """Makes plain values of the hyperparameters of a model and its data, and notes others once."""
+    noted = len(model.left_out)
+    for part in (model, getattr(trainer, "datamodule", None)):
+        if part is not None:
+            options, others = remembered(part.hparams)
+            checkpoint[part.CHECKPOINT_HYPER_PARAMS_KEY] = options
+            checkpoint.pop(part.CHECKPOINT_HYPER_PARAMS_TYPE, None)
+            model.left_out |= dict.fromkeys(others)
+    if len(model.left_out) > noted:
+        rank_zero_only(note)(
+            "checkpoints hold numbers, text, tensors, and lists and dicts of these, so they leave"
+            f" out {listed(model.left_out)}; load_from_checkpoint takes them from you"
+        )
+
+
 def opened(
-    cls: type[_Model], path: str | Path, strict: bool, arguments: dict[str, object]
+    cls: type[_Model],
+    path: str | Path,
+    hparams_file: str | Path | None,
+    strict: bool | None,
+    arguments: dict[str, object],
 ) -> _Model:
     """Builds a checkpoint's model on the CPU: a ``cls``, or a subclass that is imported.
 
     ``arguments`` of the constructor replace those in the file.
     """
     checkpoint = read_checkpoint(path)
+    if hparams_file is not None:
+        checkpoint["hyper_parameters"] = read_hparams(hparams_file)
     model_class = _imported(cls, checkpoint[ABOUT], path)
-    saved = plain_options(checkpoint.get("hyper_parameters") or {}, model_class)
-    options = {
-        name: value for name, value in saved.items() if name not in cls.not_saved
-    } | arguments
-    if not is_preprocessing(options.get("preprocessing")) or not isinstance(
-        options.get("arch_args") or {}, dict
-    ):
-        raise UserError(f"'{path}' does not say how images are prepared or what its network is")
-    if "arch" in options and "arch" not in arguments:
-        unchecked = None if "arch_args" in arguments else options.get("arch_args")
-        options["arch"] = network_of_file(str(options["arch"]), unchecked)
+    options = _options_of(model_class, checkpoint, path, arguments) | arguments
     weights = checkpoint["state_dict"]
-    channels = len(options["preprocessing"]["mean"])
-    with limited_by(weights, options.get("class_names", ()), options.get("arch_args"), channels):
+    with limited_by(weights, options):
         model = model_class(**options)
+        model.configure_model()
+    model.on_load_checkpoint(checkpoint)
+    weights = checkpoint["state_dict"]  # the hook may change them
     state = model.state_dict()  # it knows the versions of its modules
     for name in [name for name in state if not name.startswith(_OF_LOSS)]:
         del state[name]
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
-    restore(model, checkpoint | {"state_dict": state}, path, strict)
+    with fitting(path):
+        model.load_state_dict(state, model.strict_loading if strict is None else strict)
     return model
 
 
-def restore(
-    model: "ClassifierModule", checkpoint: Checkpoint, path: object, strict: bool = True
-) -> None:
-    """Loads weights and facts into a model; the UserError says which weights do not fit it."""
+def _options_of(
+    model_class: type[_Model],
+    checkpoint: Checkpoint,
+    path: str | Path,
+    arguments: dict[str, object],
+) -> dict[str, object]:
+    """Returns the arguments of the constructor that the file may decide."""
+    not_saved = {*model_class.not_saved, *arguments}
+    saved = {
+        name: value
+        for name, value in checkpoint.get("hyper_parameters", {}).items()
+        if name not in not_saved
+    }
+    with damaged(f"'{path}'"), inside("hyper_parameters"):
+        options = plain_options(saved, model_class)
+    if chosen := [name for name in saved if name in argument_names(model_class) - options.keys()]:
+        note(
+            f"'{path}' may not choose the class or function for {listed(chosen)}, which has its"
+            " default; in Python, load_from_checkpoint takes yours"
+        )
+    given = options | arguments
+    if not is_preprocessing(given.get("preprocessing")):
+        raise UserError(f"'{path}' does not say how images are prepared")
+    if "arch" in options:
+        unchecked = None if "arch_args" in arguments else options.get("arch_args")
+        options["arch"] = network_of_file(str(options["arch"]), unchecked)
+    require_arguments(model_class, given)
+    return options
+
+
+@contextmanager
+def fitting(path: object) -> Iterator[None]:
+    """Says which weights of a file do not fit the model that they are loaded into."""
     try:
-        model.load_state_dict(checkpoint["state_dict"], strict)
+        yield
     except RuntimeError as error:
         problem = printable(" ".join(str(error).split()))
         raise UserError(f"'{path}' does not fit this model: {problem}") from error
-    model.about = checkpoint[ABOUT]
-    model.thresholds = model.about.get("thresholds")
 
 
 def _imported(cls: type[_Model], about: About, path: object) -> type[_Model]:

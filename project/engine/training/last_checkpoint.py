@@ -109,6 +109,8 @@ class LastCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
         """Remembers the newest metrics, which schedules may look at before there are new ones."""
+        if not trainer.training:
+            return
         self._resumed = True
         self._metrics = checkpoint[_METRICS]  # Lightning clears the trainer's before it trains
         trainer.should_stop = checkpoint[_SHOULD_STOP]

@@ -1,7 +1,8 @@
 """The base of classifiers: exact metrics, safe checkpoints, and exact resuming."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import nullcontext
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -21,12 +22,20 @@ from ..loading.files import prepare
 from ..preprocessing import Preprocessing
 from ..run.checkpoint import ABOUT, About, Checkpoint, read_weights
 from ..run.loggers import is_logged
-from ..run.settings import allow_module, plain_options
-from ..upstream import trainer_of
+from ..run.plain import plain
+from ..run.settings import allow_module
+from ..upstream import keep_average, trainer_of
 from .bookkeeping import Bookkeeping
-from .checkpoints import change_of_data, describe_run, opened, restore
+from .checkpoints import (
+    change_of_data,
+    describe_run,
+    fitting,
+    opened,
+    remember_options,
+)
 from .non_finite import require_finite
 from .predictions import Prediction, Predictions, fields_of
+from .resuming import require_restorable
 
 Split = Literal["train", "val", "test"]
 Results = dict[str, Any]
@@ -57,6 +66,7 @@ class ClassifierModule(LightningModule):
             may have several.
         measured: The sets that steps have measured since the last :meth:`conclude`.
         collected: Fields of predictions for each batch of an evaluation.
+        left_out: Hyperparameters that checkpoints cannot hold, as far as they were noted.
     """
 
     has_one_class: ClassVar[bool] = True
@@ -85,6 +95,8 @@ class ClassifierModule(LightningModule):
         self.keeps_logits = False
         self.measured: set[Split] = set()
         self.collected: list[list[Tensor]] = []
+        self.left_out: dict[str, None] = {}
+        self._restored_from: object = None
 
     @abstractmethod
     def configure_metrics(self) -> dict[str, Metric]:
@@ -264,56 +276,77 @@ class ClassifierModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Adds the model's options, the checkpoint's description, and open counts."""
         require_finite(checkpoint["state_dict"], self.global_step)
-        checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
-        checkpoint[ABOUT] = describe_run(self.trainer, self)
+        remember_options(checkpoint, self.trainer, self)
+        checkpoint[ABOUT] = plain(describe_run(self.trainer, self))
         checkpoint["counts"] = {
             name: _counts(metric) for name, metric in self.train_metrics.items()
         }
 
     def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Checks weights before Lightning loads them; a resumed run also restores its counts."""
-        # Lightning converts after weights were rounded
-        if isinstance(self.trainer.precision_plugin, DoublePrecision):
-            self.trainer.precision_plugin.convert_module(self)
-        restore(self, checkpoint, self.trainer.ckpt_path)
-        if not self.trainer.training:
+        """Takes a checkpoint's facts over; a resumed run also restores its counts."""
+        self.about = checkpoint[ABOUT]
+        self.thresholds = self.about.get("thresholds")
+        trainer = trainer_of(self)
+        if trainer is None:
             return
-        if change := change_of_data(self.about, getattr(self.trainer, "datamodule", None)):
+        self._restored_from = trainer.ckpt_path
+        # Lightning converts after weights were rounded
+        if isinstance(trainer.precision_plugin, DoublePrecision):
+            trainer.precision_plugin.convert_module(self)
+        if not trainer.training:
+            keep_average(checkpoint)
+            return
+        require_restorable(trainer, self, checkpoint)
+        if change := change_of_data(self.about, getattr(trainer, "datamodule", None)):
             rank_zero_only(note)(
                 f"the data has changed since this run was stopped, {change}; what this epoch has left"
                 " is drawn from these"
             )
         if "val" in self.about["metrics"]:
             self.results = {"val": self.about["metrics"]["val"]}
-        if self.trainer.is_global_zero:  # they are those of all processes
+        if trainer.is_global_zero:  # they are those of all processes
             for name, metric in self.train_metrics.items():
                 for key, value in checkpoint["counts"].get(name, {}).items():
                     cast(Tensor, metric.metric_state[key]).copy_(value)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Loads weights; those that a trainer restores and that do not fit are a user error."""
+        path, self._restored_from = self._restored_from, None
+        with fitting(path) if path is not None else nullcontext():
+            return super().load_state_dict(state_dict, strict, assign)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # a file could name what is imported
         cls,
         checkpoint_path: str | Path,
-        map_location: torch.device | str = "cpu",
-        strict: bool = True,
-        weights_only: Literal[True] = True,  # noqa: ARG003  # as callers of Lightning's give it
-        **kwargs: object,
+        map_location: torch.device | str | None = None,
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: Literal[True] | None = None,  # noqa: ARG003  # as callers of Lightning's give it
+        **kwargs: Any,
     ) -> Self:
         """Builds the model that a checkpoint holds, and imports or runs nothing that the file says.
+
+        As Lightning's, it calls ``configure_model`` and ``on_load_checkpoint`` before it loads the
+        weights.
 
         Args:
             checkpoint_path: The checkpoint. If it is of a subclass that is imported, the model is
                 of that.
-            map_location: The device for the model.
+            map_location: The device for the model, by default the CPU.
+            hparams_file: A YAML or CSV file of hyperparameters in place of those in the file.
             strict: If true, the weights must be exactly those of the model; those of a loss need
-                not be.
+                not be. By default the model's ``strict_loading``.
             weights_only: Always true.
             kwargs: Arguments of the constructor in place of those in the file.
 
         Raises:
             UserError: The file is missing or damaged, or does not hold such a model.
         """
-        return opened(cls, checkpoint_path, strict, kwargs).to(map_location)
+        model = opened(cls, checkpoint_path, hparams_file, strict, kwargs)
+        return model.to(map_location or "cpu")
 
 
 @cache

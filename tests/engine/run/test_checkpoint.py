@@ -202,7 +202,6 @@ def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_noth
 @cases(
     "options kept",
     ({"size": 3, "names": ["x"], "mode": "b"}, {"size": 3, "names": ["x"], "mode": "b"}),
-    ({"size": object(), "names": [len]}, {}),
     ({"_instantiator": "os.system", "_class_path": "os.system", "other": 1}, {}),
     ({"transform": "os.system", "model": {"class_path": "os.system"}, "size": 2}, {"size": 2}),
     ({"transform": ["os.system"], "model": None}, {"model": None}),
@@ -215,7 +214,7 @@ def test_a_number_that_stands_for_many_does_not_fill_the_memory(whole, tmp_path)
     checkpoint = load(whole / "checkpoints" / "last.ckpt")
     checkpoint["state_dict"]["x"] = torch.zeros(1).expand(10**12)
     torch.save(checkpoint, tmp_path / "small.ckpt")
-    with pytest.raises(UserError, match="damaged: x is no tensor of finite numbers"):
+    with pytest.raises(UserError, match=r"damaged: state_dict\.x is no tensor of finite numbers"):
         read_checkpoint(tmp_path / "small.ckpt")
 
 
