@@ -111,6 +111,20 @@ def test_a_json_file_that_does_not_name_the_numbers_is_named(tmp_path, text):
     assert "; no names for them in some.json" in data.layout
 
 
+def test_two_files_of_one_name_that_differ_are_refused(tmp_path):
+    (images := tmp_path / "images").mkdir()
+    table(images, "0 1", {"classes.txt": "cat\ndog"})
+    (images / "t.csv").rename(tmp_path / "t.csv")
+    (tmp_path / "classes.txt").write_text("dog\ncat")
+    with pytest.raises(UserError, match=r"images/classes\.txt name the classes differently"):
+        CSVDataModule(str(tmp_path / "t.csv"), root=str(images)).files()
+
+
+def test_numbers_beyond_what_python_reads_are_names(tmp_path):
+    data = table(tmp_path, f"{'1' * 5000} 2", {"classes.txt": "cat\ndog"})
+    assert {*data.class_names} == {"1" * 5000, "2"}
+
+
 def test_names_are_read_in_the_encodings_of_windows(tmp_path):
     data = table(tmp_path, "0 1", {})
     for encoding in ("utf-16", "cp1252", "utf-8-sig"):

@@ -1,6 +1,7 @@
 """Names of classes: each class has its own, and numbers in a table get theirs from a file."""
 
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -10,11 +11,12 @@ from ..errors import UserError, listed, printable
 from .scan import spelt
 from .sheet import Sheet, decoded
 
-_NUMBER = re.compile(r"(\d+)(\.0+)?")
+_DIGITS = r"\d{1,18}"
+_NUMBER = re.compile(rf"({_DIGITS})(\.0+)?")
 _BETWEEN = r"(?:[\s,:;|=]+|[.)]\s+)"
 _NUMBERED_LINES = (
-    re.compile(rf"(?P<number>\d+){_BETWEEN}(?P<name>.+)"),
-    re.compile(rf"(?P<name>.+?){_BETWEEN}(?P<number>\d+)"),
+    re.compile(rf"(?P<number>{_DIGITS}){_BETWEEN}(?P<name>.+)"),
+    re.compile(rf"(?P<name>.+?){_BETWEEN}(?P<number>{_DIGITS})"),
 )
 _ADVICE = "give each its own, as with --data.class_names"
 
@@ -77,30 +79,45 @@ def names_of_numbers(
     numbers = sorted({*number_of.values()})
     tables = {sheet.file for sheet in sheets}
     files = [file for folder in folders for file in _files_of_names(folder) if file not in tables]
-    readings = {file: _names_in(file, {*numbers}) for file in files}
-    names = {file.name: by_number for file, by_number in readings.items() if by_number}
+    readings = {str(file): _names_in(file, {*numbers}) for file in files}
+    names = {source: by_number for source, by_number in readings.items() if by_number}
     if class_names:
-        known = {*map(spelt, class_names)}
-        names = {file: of for file, of in names.items() if {*map(spelt, of.values())} <= known}
-        if not names and len(class_names) == len(numbers):
-            names = {"--data.class_names": dict(zip(numbers, class_names, strict=True))}
+        names = _as_given(names, class_names, numbers)
+    elif not names:
+        _require_no_list(files, numbers)
+    if not names:
+        return f"no names for them in {listed(file.name for file in files)}" if files else "", {}
+    if len({tuple(of[number] for number in numbers) for of in names.values()}) > 1:
+        raise UserError(f"{listed(sorted(names))} name the classes differently; move one away")
+    source, by_number = next(iter(names.items()))
+    source = os.path.basename(source)
+    _require_different({n: by_number[n] for n in numbers}, f"by {source}, the labels")
+    return f"their names from {source}", {
+        label: spelt(by_number[number]) for label, number in number_of.items()
+    }
+
+
+def _as_given(
+    names: Mapping[str, Mapping[int, str]], class_names: Sequence[str], numbers: Sequence[int]
+) -> dict[str, Mapping[int, str]]:
+    """Keeps the files that have the names which the user has given; else takes these, in order."""
+    known = {*map(spelt, class_names)}
+    alike = {file: of for file, of in names.items() if {spelt(of[n]) for n in numbers} <= known}
+    if alike or len(class_names) != len(numbers):
+        return alike
+    return {"--data.class_names": dict(zip(numbers, class_names, strict=True))}
+
+
+def _require_no_list(files: Iterable[Path], numbers: Sequence[int]) -> None:
+    """Refuses a ``classes.txt`` that does not say for certain what it names."""
     for file in files:
-        if file.suffix == ".txt" and not (names or class_names):
+        if file.suffix == ".txt":
             raise UserError(
                 f"'{printable(file)}': it is not certain which line names which of the labels"
                 f" {numbers[0]} to {numbers[-1]}; begin each line with its number, as in"
                 f" '{numbers[0]} daisy', or name these labels in their order with"
                 " --data.class_names"
             )
-    if not names:
-        return f"no names for them in {listed(file.name for file in files)}" if files else "", {}
-    if len({tuple(of[number] for number in numbers) for of in names.values()}) > 1:
-        raise UserError(f"{listed(sorted(names))} name the classes differently; move one away")
-    source, by_number = next(iter(names.items()))
-    _require_different({n: by_number[n] for n in numbers}, f"by {source}, the labels")
-    return f"their names from {source}", {
-        label: spelt(by_number[number]) for label, number in number_of.items()
-    }
 
 
 def _files_of_names(folder: Path) -> list[Path]:
