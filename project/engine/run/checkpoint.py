@@ -63,6 +63,7 @@ class _About(TypedDict):
     arch_args: dict[str, Any]
     data: _Data | None
     images: NotRequired[dict[str, int]]
+    digests: NotRequired[dict[str, str]]
     processes: NotRequired[int]
     versions: NotRequired[dict[str, str]]
     selection: NotRequired[dict[str, str] | None]

@@ -144,10 +144,16 @@ class RunFolder:
             with open(self._lock, "r+") as lock:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            return self._lock.read_text().strip() or "another process"
+            return self._owner()
         except OSError:  # there is none, or a file system without locks
-            pass
+            return None
         return None
+
+    def _owner(self) -> str:
+        """Returns what the lock says of the process that has it, which may be ending."""
+        with suppress(OSError):
+            return self._lock.read_text().strip() or "another process"
+        return "another process"
 
     def _require_no_way_out(self) -> None:
         """Refuses a folder, perhaps from elsewhere, whose links would lead the run to other files.
@@ -169,9 +175,8 @@ class RunFolder:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            holder = self._lock.read_text().strip() or "another process"
             raise UserError(
-                f"the run '{self.path}' is being trained by {holder}; choose another --name"
+                f"the run '{self.path}' is being trained by {self._owner()}; choose another --name"
             ) from None
         except OSError:
             return  # a file system without locks

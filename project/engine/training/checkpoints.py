@@ -73,11 +73,10 @@ def best_checkpoint(trainer: Trainer) -> BestCheckpoint | None:
 def change_of_data(about: About, data: object) -> str:
     """Says how data differs from that of a checkpoint; nothing if it does not, or is not ours."""
     digests = _facts(data, "digests")  # which loads it
-    if (sizes := _facts(data, "split_sizes")) != about["images"]:
-        return f"from {about['images']} images to {sizes}"
-    known = about.get("digests")
-    if not isinstance(known, dict):  # a checkpoint of before
-        return ""
+    sizes = _facts(data, "split_sizes")
+    if (before := about.get("images", sizes)) != sizes:
+        return f"from {before} images to {sizes}"
+    known = about.get("digests", digests)  # not of a checkpoint of before
     others = [split for split, digest in digests.items() if digest != known.get(split)]
     return f"in names, labels or lengths of files of {listed(others)}" if others else ""
 
