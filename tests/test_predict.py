@@ -153,6 +153,26 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, workplac
     assert out.read_bytes() == whole
 
 
+def test_no_name_controls_the_terminal_and_a_file_has_it_as_it_is(
+    checkpoint, photos, workplace, capfd
+):
+    content = torch.load(checkpoint, weights_only=True)
+    names = [f"\x1b[2J\t\u202e{name}" for name in content["about"]["class_names"]]
+    content["about"]["class_names"] = content["hyper_parameters"]["class_names"] = names
+    torch.save(content, "names.ckpt")
+    strange = shutil.copy(photos / "1.png", "a\x1b[31mb.png")
+    options = ["names.ckpt", strange, "--probabilities"]
+    label(*options)
+    printed = capfd.readouterr().out
+    assert all(character.isprintable() for line in printed.splitlines() for character in line)
+    assert r"\x1b[2J\t\u202e" in printed
+    label(*options, "--output=out.csv")
+    (row,) = rows("out.csv")
+    assert row["path"] == strange
+    assert row["label"] in names
+    assert {f"probability_{name}" for name in names} <= row.keys()
+
+
 def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, workplace, monkeypatch):
     monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
     make_folder(Path("images"), dict.fromkeys(flowers(1, 1, 1).class_names, 9))

@@ -4,15 +4,18 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import sys
 import zipfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
 from torchvision.models.segmentation import fcn_resnet50 as imported_from_elsewhere  # noqa: F401  # by its name
 
 from project.data import ImageDataModule
@@ -21,7 +24,22 @@ from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint
 from project.engine.run.settings import limited_by
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
-from tests.conftest import LAST, TINY, cases, evaluate, fit, load, one_line, small, stop_at
+from tests.conftest import (
+    LAST,
+    QUIET,
+    SLIM,
+    SMALL_FILES,
+    TINY,
+    TINY_TRAINER,
+    cases,
+    evaluate,
+    fit,
+    load,
+    make_folder,
+    one_line,
+    small,
+    stop_at,
+)
 
 NAN = float("nan")
 MODULE = "imported_by_a_checkpoint"
@@ -89,6 +107,15 @@ def writes(num_classes: int, place: str) -> None:
     Path(place).write_text(str(num_classes))
 
 
+class Pairs(nn.Module):
+    """Has a buffer of all pairs of positions, as windows of attention have."""
+
+    def __init__(self, num_classes: int, positions: int) -> None:
+        super().__init__()
+        places = torch.arange(positions)
+        self.register_buffer("pairs", places[:, None] - places, persistent=False)
+
+
 HERE, FCN, RESNET = __name__, "torchvision.models.segmentation.fcn_resnet50", {"arch": "resnet18"}
 WRITES = {"arch": f"{HERE}.writes"}
 
@@ -131,6 +158,20 @@ def test_a_checkpoint_that_is_compressed_is_refused_before_it_fills_the_memory(t
     ({"arch": "resnet50", "arch_args": {"width_per_group": 6000}}, "far larger than its weights"),
     (
         {"arch": "timm/vit_tiny_patch16_224", "arch_args": {"depth": 60_000}},
+        "far larger than its weights",
+    ),
+    # a convolution of one pixel makes a position of each, and a buffer one of each two
+    (
+        {"arch": "timm/vit_tiny_patch16_224", "arch_args": {"img_size": 100_000}},
+        "far larger than its weights",
+    ),
+    (
+        {"arch": "timm/vit_tiny_patch16_224", "arch_args": {"img_size": 4096, "patch_size": 1}},
+        "far larger than its weights",
+    ),
+    ({"arch": "vit_b_16", "arch_args": {"image_size": 160_000}}, "far larger than its weights"),
+    (
+        {"arch": f"{HERE}.Pairs", "arch_args": {"positions": 100_000}},
         "far larger than its weights",
     ),
     ({"class_names": [str(number) for number in range(100_000)]}, "far larger than its weights"),
@@ -318,3 +359,52 @@ def test_a_large_fraction_among_a_networks_arguments_is_no_size():
     options = {"class_names": ["a", "b"], "arch_args": {"theta": 1e6}}
     with limited_by({"weight": torch.zeros(2, 3)}, options):
         pass
+
+
+@pytest.mark.parametrize(
+    "arch", ["timm/swin_tiny_patch4_window7_224", "timm/vit_tiny_patch16_224", "convnext_tiny"]
+)
+def test_a_network_with_sizes_among_its_arguments_is_not_refused(
+    tmp_path, without_initialisation, arch
+):
+    preprocessing = {"resize": 96, "crop": 96, "mean": [0.5] * 3, "std": [0.25] * 3}
+    arguments = {"img_size": 96, "embed_dim": 96} if arch.startswith("timm") else {"layer_scale": 2}
+    model = ImageClassifier(["a", "b"], cast(Any, preprocessing), arch, arguments)
+    with limited_by(model.state_dict(), dict(model.hparams)):
+        ImageClassifier(["a", "b"], cast(Any, preprocessing), arch, arguments)
+
+
+def test_a_regular_expression_of_a_checkpoint_does_not_search_for_ever(
+    tmp_path, workplace, monkeypatch
+):
+    make_folder(tmp_path / "photos", {"x" * 60: 8, "y" * 60: 8})
+    fit(
+        "--data",
+        str(tmp_path / "photos"),
+        *SMALL_FILES,
+        "--data.batch_size=4",
+        *TINY_TRAINER,
+        *SLIM,
+        *QUIET,
+        "--name=run",
+    )
+    monkeypatch.setattr("project.engine.loading.layout._SEARCH_SECONDS", 0.1)
+    before = signal.getsignal(signal.SIGVTALRM)
+    for option in ("group", "label_from"):
+        path = tampered(
+            Path("runs/run/checkpoints/best.ckpt"),
+            Path("slow.ckpt"),
+            lambda content, option=option: content["about"]["data"]["init_args"].update(
+                {option: "(x+x+)+z"}  # about 2^60 ways to fail
+            ),
+        )
+        for use in (
+            lambda path=path: evaluate(f"{path}"),
+            lambda path=path: ImageDataModule.load_from_checkpoint(path).setup("test"),
+        ):
+            with pytest.raises(
+                UserError, match=rf"--data\.{option}: '\(x\+.* takes too long to search in"
+            ):
+                use()
+    assert signal.getsignal(signal.SIGVTALRM) == before
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)

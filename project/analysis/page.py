@@ -76,7 +76,7 @@ def model_card(model: ImageClassifier, checkpoint: str) -> str:
     """Writes a model card in Markdown: use, metrics by class, data, and fields to fill in."""
     split, metrics = _newest_metrics(Path(checkpoint).absolute(), model.about)
     names = [" ".join(name.split()).replace("|", "\\|") for name in model.class_names]
-    per_class = class_rates(metrics) if metrics else [{}]
+    per_class = _rates_of(metrics, checkpoint) if metrics else [{}]
     card = _template("model_card.md").render(
         model=model,
         about=model.about,
@@ -104,6 +104,18 @@ def _newest_metrics(checkpoint: Path, about: Mapping[str, Any]) -> tuple[str, Me
         if split in about["metrics"]:
             return split, about["metrics"][split]
     return "", {}
+
+
+def _rates_of(metrics: Metrics, checkpoint: str) -> list[dict[str, float]]:
+    """Returns the rates of each class, from numbers that a file may have in any form."""
+    try:
+        for name in ("total", "accuracy", "f1"):
+            float(metrics[name])
+        return class_rates(metrics)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"the metrics in '{checkpoint}' are damaged, or not those of the model card: {error!r}"
+        ) from error
 
 
 def _template(name: str) -> Template:

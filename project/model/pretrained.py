@@ -314,6 +314,9 @@ def fill_in_preprocessing(options: Namespace, preprocessing: Preprocessing) -> N
     bands = {"channels": bits and len(preprocessing["mean"]), "bits": bits}
     if all(options.get(name) in (None, value) for name, value in bands.items()):
         values |= {**bands, "mean": preprocessing["mean"], "std": preprocessing["std"]}
+        for name, shares in (("mean", preprocessing["mean"]), ("std", preprocessing["std"])):
+            if options.get(name) is None and not all(0 <= share <= 1 for share in shares):
+                raise UserError(f"the weights need --data.{name} {shares}, which must be 0 to 1")
     _fill_in(options, values)
 
 

@@ -100,7 +100,7 @@ def pretend(monkeypatch, path: Path, content: Any) -> None:
 def test_a_checkpoint_with_another_value_opens_or_is_refused_in_one_line(stopped, monkeypatch):
     path = stopped[0] / "run" / "checkpoints" / "last.ckpt"
     content = load(path)
-    outcomes: list[object] = []
+    outcomes: list[bool] = []
 
     def use() -> None:
         ToyClassifier.load_from_checkpoint(path)
