@@ -1,10 +1,12 @@
-# Every target sets up what it needs, once: .venv with requirements.txt and the extras of pyproject.toml, by uv or else pip.
+# Every target sets up what it needs, once: .venv with the library, if it is here, and the project, by uv or else pip.
 PYTHON ?= python3
 SEEDS ?= 0 1 2 3 4
 BIN := .venv/bin
 # threads that wait sleep: on two busy cores, training the built-in data took 70 s of CPU time, and 233 s otherwise
 export OMP_WAIT_POLICY ?= passive
-INSTALL := --editable ".[explore,test]"
+LIBRARY := $(wildcard packages/lightkeeper)
+EDITABLE := $(LIBRARY:%=%[images,cli]) .[explore,test]
+INSTALL := $(EDITABLE:%=--editable "%")
 # CUDA is most of torch's download: without an NVIDIA GPU, the CPU wheels are taken, if PyTorch's index answers
 PROBE := import urllib.request as u; u.urlopen("https://download.pytorch.org/whl/cpu/torch/", timeout=9)
 CPU_WHEELS := $(PYTHON) -c '$(PROBE)' 2>/dev/null && echo --torch-backend cpu
@@ -25,7 +27,7 @@ help:
 	@echo "make lock                                  pin every package with its hashes in requirements.lock"
 	@echo "make notebook                              explore a checkpoint in Jupyter"
 
-.venv/installed: requirements.txt pyproject.toml
+.venv/installed: requirements.txt pyproject.toml $(LIBRARY:%=%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	@echo "installing into .venv, which takes some minutes"
 	$(PYTHON) -m venv .venv
@@ -55,7 +57,9 @@ docs: .venv/installed
 	$(BIN)/zensical build --strict
 
 lock: .venv/installed
+	$(BIN)/uv build --quiet --wheel --out-dir build packages/lightkeeper
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras pyproject.toml \
+		--find-links build --no-emit-find-links --no-emit-package lightkeeper \
 		--output-file requirements.lock --custom-compile-command 'make lock'
 
 rename: .venv/installed

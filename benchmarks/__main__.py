@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from lightkeeper.exact._quiet import quiet_libraries
+from lightkeeper.images._hardware import best_precision, tune_malloc, usable_cores
 from lightning.pytorch import Callback
 
 from benchmarks.loading import loading_variants
 from benchmarks.loops import OURS, PLAIN, planned, variants
 from benchmarks.timing import Measure, in_turns, ratios, spread
-from project.engine.cli.entry import quiet_libraries
-from project.engine.hardware import best_precision, tune_malloc, usable_cores
 
 _TINY = ["--data.train_size=64", "--data.val_size=64", "--data.test_size=64", "--trainer.devices=1"]
 _FIRST_STEP = [

@@ -8,15 +8,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from lightkeeper.images import ArrayDataset, ImageBatch, Preprocessing
+from lightkeeper.images._hardware import best_precision
 from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from benchmarks.timing import Measure, StepClock
 from project.data import AugmentedDataModule
-from project.engine.hardware import best_precision
-from project.engine.loading.batch import ArrayDataset, ImageBatch
-from project.engine.preprocessing import Preprocessing
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.networks import build_network

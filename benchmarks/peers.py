@@ -21,12 +21,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from lightkeeper.images._hardware import best_precision
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torchvision import datasets, models, transforms
 from torchvision.transforms import v2
-
-from project.engine.hardware import best_precision
 
 BATCH, RATE, MOMENTUM = 32, 0.01, 0.9
 FEW, MANY = 64, 320

@@ -8,13 +8,13 @@ python -m project.fit --data images --model examples.binary.BinaryClassifier --m
 
 from typing import Any
 
+from lightkeeper.exact import UserError
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import BinarySensitivityAtSpecificity, MulticlassAUROC
 from torchmetrics.functional.classification import binary_recall, binary_specificity
 from torchmetrics.utilities import dim_zero_cat
 
-from project.engine import UserError
 from project.model import ImageClassifier
 
 

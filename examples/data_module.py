@@ -4,10 +4,10 @@ python -m project.fit --data examples.data_module.DigitsDataModule --data.flip f
 """
 
 import torch
+from lightkeeper.images import Preprocessing
 from sklearn.datasets import load_digits
 
 from project.data import ArrayDataset, AugmentedDataModule
-from project.engine import Preprocessing
 
 
 class DigitsDataModule(AugmentedDataModule):

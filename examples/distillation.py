@@ -5,10 +5,10 @@ python -m project.fit --model examples.distillation.Student --model.teacher runs
 
 from typing import Any
 
+from lightkeeper.exact import UserError
 from torch import Tensor
 from torch.nn import functional as F
 
-from project.engine import UserError
 from project.model import ImageClassifier
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightkeeper.images import FileDataset, ResizedDataModule
 
 from project.data import AugmentedDataModule
-from project.engine import FileDataset, ResizedDataModule
 
 
 class LabelsCSV(AugmentedDataModule, ResizedDataModule):

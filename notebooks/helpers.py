@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightkeeper.cli._parser import import_modules
+from lightkeeper.exact import UserError
+from lightkeeper.images import Predictions
 from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 from torch.nn import functional as F
 
 from project.analysis.plots import as_rgb, draw_curve, shorten
-from project.engine import Predictions, UserError
-from project.engine.cli.parser import import_modules
 
 _OF_ONE_RUN = {"seed_everything", "data.seed", "name", "trainer.default_root_dir"}
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from jsonargparse import Namespace
 from jsonargparse.typing import OpenUnitInterval, Path_fc, PositiveInt
-
-from project.engine import CommandParser, UserError, note
+from lightkeeper.cli import CommandParser
+from lightkeeper.exact import UserError, note
 
 _MAX_LISTED = 10
 _WIDEST = 60  # characters of a class's name
@@ -80,8 +80,9 @@ def check(options: Namespace) -> dict[str, Any]:
 def _survey(options: Namespace, facts: dict[str, Any]) -> None:
     """Adds to the facts, and raises a UserError if training would refuse the data."""
     # here, so that --help need not import torch
+    from lightkeeper.images import ImageFilesDataModule, survey
+
     from project.data import CSVDataModule, FolderDataModule
-    from project.engine import ImageFilesDataModule, survey
 
     given = {name: options[name] for name in _OF_DATA if options[name] is not None}
     path = Path(options.source).expanduser()

@@ -5,11 +5,12 @@ import json
 from typing import Any
 
 from jsonargparse.typing import Path_fc
+from lightkeeper.cli import EvaluateCommand
+from lightkeeper.exact import UserError
 from lightning.pytorch.cli import LightningArgumentParser
 
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
-from project.engine import EvaluateCommand, UserError
 from project.model import ImageClassifier
 from project.model.pretrained import fill_in_preprocessing
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 from jsonargparse import Namespace
-
-from project.engine import CommandParser
+from lightkeeper.cli import CommandParser
 
 
 def parser() -> CommandParser:
@@ -35,8 +34,9 @@ def parser() -> CommandParser:
 def main(options: Namespace) -> None:
     """Exports the checkpoint, and prints the file's input and output, or how to load the folder."""
     # here, so that --help need not import torch
+    from lightkeeper.cli import export_model
+
     from project.analysis.page import model_card
-    from project.engine import export_model
     from project.model import ImageClassifier
     from project.model.formats import load_onnx, load_pt2, write_onnx, write_pt2
     from project.model.inference import ProbabilityNetwork

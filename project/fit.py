@@ -9,6 +9,7 @@ if __name__ == "__main__":
     gc.disable()  # a quarter faster imports, which create no garbage; main() enables it again
 
 from jsonargparse import Namespace
+from lightkeeper.cli import FitCommand
 
 import project.data as data_modules
 from project.analysis.tables import metrics_table
@@ -27,7 +28,6 @@ from project.data import (
     FlowersDataModule,
     SyntheticFlowersDataModule,
 )
-from project.engine import FitCommand
 from project.model import ImageClassifier
 from project.model.networks import is_path
 from project.model.pretrained import fill_in_preprocessing_of_weights

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, Path_fc, PositiveInt
-
-from project.engine import CommandParser
+from lightkeeper.cli import CommandParser
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,7 +89,8 @@ def parser() -> CommandParser:
 def main(options: Namespace) -> int:
     """Labels the files; returns 1 if some could not be read."""
     # here, so that --help need not import torch
-    from project.engine import label_files
+    from lightkeeper.cli import label_files
+
     from project.model import ImageClassifier
 
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 from jsonargparse.typing import Path_fc
-
-from project.engine import CommandParser, UserError, note
+from lightkeeper.cli import CommandParser
+from lightkeeper.exact import UserError, note
 
 
 def parser() -> CommandParser:
@@ -33,9 +33,11 @@ def parser() -> CommandParser:
 def main(options: Namespace) -> None:
     """Writes the page, and prints its path."""
     # here, so that --help need not import torch
+    from lightkeeper.cli import read_metrics
+    from lightkeeper.images import ImageDataModule
+
     from project.analysis.evaluation import evaluate_split
     from project.analysis.page import image_sections, render
-    from project.engine import ImageDataModule, read_metrics
     from project.model import ImageClassifier
 
     run = Path(options.run).absolute()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from lightkeeper.images._checkpoint import ABOUT, read_checkpoint
 from torch.utils.data import Dataset, DistributedSampler
 
 from project.data import SyntheticFlowersDataModule
-from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.evaluate import load_classifier
 
 TEST_SIZE = 797  # a prime, so that no number of processes divides it

@@ -12,16 +12,17 @@ from pkgutil import resolve_name
 from typing import Any, cast
 
 import torch
+from lightkeeper.cli import read_metrics
+from lightkeeper.cli._apart import run_apart
+from lightkeeper.cli._entry import one_line_errors
+from lightkeeper.cli._parser import import_modules
+from lightkeeper.exact import UserError
+from lightkeeper.exact._files import whole_file
 from seeds import line
 
 from project.analysis.evaluation import evaluate_split
 from project.analysis.plots import confusion_figure
 from project.data import ImageDataModule
-from project.engine import UserError, read_metrics
-from project.engine.cli.entry import one_line_errors
-from project.engine.cli.parser import import_modules
-from project.engine.run.files import whole_file
-from project.engine.run.processes import run_apart
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.networks import is_path

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 from folds import COLUMNS, FILE
+from lightkeeper.images import Preprocessing
+from lightkeeper.images._files import prepare
 
 from project.analysis.plots import image_grid
-from project.engine.loading.files import prepare
-from project.engine.preprocessing import Preprocessing
 
 FOUND, OUTLIERS, SHOWN = "label_errors.csv", "outliers.csv", 40
 WHOLE: Preprocessing = {

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 from label_errors import draw
+from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.images._decode import decode, open_image
 from PIL import Image, ImageOps
 
 from project.data import CSVDataModule, FolderDataModule
-from project.engine.errors import UnreadableFileError
-from project.engine.loading.decode import decode, open_image
 
 LARGEST, SHOWN, AT_ONCE = 6, 20, 1024
 SIDES = ("path", "label", "split")

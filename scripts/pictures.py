@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import get_args
 
 import torch
+from lightkeeper.images import Preprocessing
+from lightkeeper.images._crops import fit_image, fit_region, random_box, region_of
+from lightkeeper.images._preprocessing import Fit
 from matplotlib import style
 from matplotlib.figure import Figure
 from PIL import Image
@@ -15,8 +18,6 @@ from torchvision.utils import make_grid
 
 from project.data.augmentation import cutout
 from project.data.flowers_drawn import SPECIES, draw_flowers
-from project.engine.loading.crops import fit_image, fit_region, random_box, region_of
-from project.engine.preprocessing import Fit, Preprocessing
 
 COLUMNS, ROWS, SIZE = 12, 4, 72
 SIDE = 160  # of the images that are transformed, in pixels

@@ -12,11 +12,10 @@ import statistics
 import sys
 from pathlib import Path
 
+from lightkeeper.cli import read_metrics
+from lightkeeper.cli._apart import run_apart
+from lightkeeper.cli._entry import one_line_errors
 from seeds import curve
-
-from project.engine import read_metrics
-from project.engine.cli.entry import one_line_errors
-from project.engine.run.processes import run_apart
 
 ALONE = "the config alone"
 RECIPES = (  # those that suit a small network and a few epochs

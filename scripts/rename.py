@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NOT_OURS = {".git", ".venv", "data", "runs", "site"}
+NOT_OURS = {".git", ".venv", "data", "packages", "runs", "site"}
 # the last is that of Makefile, Dockerfile and .ci/run
 SUFFIXES = {".py", ".sh", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".lock", ".txt", ""}
 

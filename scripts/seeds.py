@@ -7,10 +7,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from lightkeeper.cli import read_metrics
+from lightkeeper.cli._entry import one_line_errors
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-from project.engine import read_metrics
-from project.engine.cli.entry import one_line_errors
 
 Curve = list[tuple[float, float]]
 """Seconds since the first batch, and validation accuracy, at the end of each validation."""

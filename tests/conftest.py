@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightkeeper.exact._quiet import quiet_libraries
 from matplotlib.figure import Figure
 from PIL import Image
 
 from project import predict, report
 from project.data import ImageDataModule
-from project.engine.cli.entry import quiet_libraries
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier

@@ -17,8 +17,8 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import torch
+from lightkeeper.cli._entry import one_line_errors
 
-from project.engine.cli.entry import one_line_errors
 from tests.conftest import small
 from tests.distributed.processes import environment, fork, launched, wait
 from tests.engine.toy import differences, outcome

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.images import Preprocessing
+from lightkeeper.images._crops import fit_image
+from lightkeeper.images._decode import read_bands
 from PIL import Image
 from timm.models import adapt_input_conv
 from torch.nn.functional import interpolate
 
 from project import export
 from project.data import FolderDataModule
-from project.engine.errors import UnreadableFileError
-from project.engine.loading.crops import fit_image
-from project.engine.loading.decode import read_bands
-from project.engine.preprocessing import Preprocessing
 from project.model.networks import build_network, with_channels
 from project.model.normalize import Normalization
 from project.model.pretrained import load_weights

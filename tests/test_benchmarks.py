@@ -69,7 +69,7 @@ def test_a_peer_that_fails_is_left_out_with_the_reason(tmp_path, monkeypatch, ca
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_the_plain_loop_and_lightning_end_in_the_same_weights(precision, monkeypatch):
-    for module in ("benchmarks.loops", "project.engine.commands.fit"):
+    for module in ("benchmarks.loops", "lightkeeper.cli._fit"):
         monkeypatch.setattr(f"{module}.best_precision", lambda _: precision)
     with as_in_a_terminal():
         ours = loops.through_lightning(WORK, CPU, training=True)[1].network.state_dict()

@@ -5,8 +5,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images import FileDataset
 
-from project.engine import FileDataset, UserError
 from tests.conftest import SMALL_FILES, SmallNetwork, cases, load, make_folder, read_json, small
 
 PLAIN = ["--data.flip=false", "--data.crop_scale=null", "--data.batch_size=8"]

@@ -240,7 +240,12 @@ def test_every_link_and_every_file_that_a_page_or_a_script_names_leads_somewhere
     ours = r"\]\((?!http|\.\./\.\./)([^)#]+)"  # the latter are GitHub's own pages
     for link in re.findall(ours, text) if page in PAGES else ():
         assert (page.parent / link).exists(), link
-    folders = [ROOT, ROOT / "project" / "engine", ROOT / "tests"]
+    folders = [
+        ROOT,
+        ROOT / "packages/lightkeeper/src/lightkeeper",
+        ROOT / "packages/lightkeeper/src",
+        ROOT / "tests",
+    ]
     named = r"`([\w/]+/\w+\.(?:py|yaml|md))`|((?:configs|examples)/[\w/]+\.yaml)"
     for name in map("".join, re.findall(named, text)):
         assert any((folder / name).exists() for folder in folders), name

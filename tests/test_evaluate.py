@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images._checkpoint import ABOUT
 from torch import nn
 
 from project.analysis.tables import class_rates, class_table
-from project.engine.errors import UserError
-from project.engine.run.checkpoint import ABOUT
 from tests.conftest import (
     QUIET,
     SLIM,

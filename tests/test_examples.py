@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from lightkeeper.exact import UserError
 from scipy.special import softmax
 from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score, roc_curve
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -23,7 +24,6 @@ from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
 from examples.streaming import StreamingDataModule
 from project.data import FolderDataModule
-from project.engine import UserError
 from project.model import ImageClassifier
 from project.model.inference import ProbabilityNetwork
 from tests.conftest import (

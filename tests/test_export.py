@@ -13,12 +13,13 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images import Preprocessing
+from lightkeeper.images._checkpoint import ABOUT
+from lightkeeper.images._files import prepare as prepare_file
 from PIL import Image
 
 from project import export
-from project.engine import Preprocessing, UserError
-from project.engine.loading.files import prepare as prepare_file
-from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
 from project.model.formats import load_onnx, load_pt2, write_onnx
 from project.model.inference import ProbabilityNetwork

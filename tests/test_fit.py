@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images._bookkeeping import Bookkeeping
+from lightkeeper.images._checkpoint import ABOUT
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from project.engine.errors import UserError
-from project.engine.run.checkpoint import ABOUT
-from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
 from tests.conftest import (
     LAST,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightkeeper.images import ImageBatch
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import DDPStrategy
 from torch.optim import SGD
 
-from project.engine.loading.batch import ImageBatch
 from project.model.schedules import CosineWithWarmup
 from tests.conftest import load, one_line, require_same_end, small, stop_at
 from tests.data.stubs import NoiseDataModule

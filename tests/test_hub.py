@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightkeeper.images import Preprocessing
+from lightkeeper.images._crops import fit_image
 from PIL import Image
 
 from examples.multilabel import MultilabelClassifier
 from project.analysis.page import model_card
 from project.analysis.tables import class_rates
-from project.engine import Preprocessing
-from project.engine.loading.crops import fit_image
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from project.model.timm_folder import to_timm

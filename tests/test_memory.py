@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightkeeper.images import FileDataset
 from lightning.pytorch.callbacks import LambdaCallback
 
-from project.engine import FileDataset
 from tests.conftest import small
 from tests.engine.loading.stubs import paths_of
 from tests.engine.toy import PREPROCESSING

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images._files import prepare
 from scipy.special import expit
 
-from project.engine.errors import UserError
-from project.engine.loading.files import prepare
 from project.model.formats import metadata, trace
 from project.model.inference import ProbabilityNetwork
 from tests.conftest import (

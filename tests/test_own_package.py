@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkeeper.exact import UserError
+from lightkeeper.images._checkpoint import ABOUT
+from lightkeeper.images._settings import subclasses
 from torch import nn
 
 from project import export
 from project.analysis.plots import read_curves
 from project.data import ImageDataModule
-from project.engine.errors import UserError
-from project.engine.run.checkpoint import ABOUT
-from project.engine.run.settings import subclasses
 from project.model import ImageClassifier
 from tests.conftest import (
     SLIM,

@@ -13,11 +13,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from lightkeeper.cli._predict import resume_rows
+from lightkeeper.exact import UserError
 from PIL import Image
 from torchvision.transforms import v2
 
-from project.engine import UserError
-from project.engine.commands.predict import resume_rows
 from project.model import ImageClassifier
 from tests.conftest import (
     SMALL_FILES,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightkeeper.exact import UserError
 from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 from torch.optim import SGD, AdamW
@@ -15,7 +16,6 @@ from torch.optim import SGD, AdamW
 from examples.recipes.airbench import Airbench, WhitenByFirstBatch, patch_covariance
 from examples.recipes.head_first import HeadFirst
 from examples.recipes.muon import Muon
-from project.engine import UserError
 from tests.conftest import small
 from tests.model.test_classifier import Memory, linear, trainer
 from tests.model.test_optimizers import cosine

@@ -20,9 +20,9 @@ import optuna
 import pytest
 import recipes
 import seeds
+from lightkeeper.cli._folder import RunFolder
 from scaling import Bucket, Link, Step, forecast, measure
 
-from project.engine.run.folder import RunFolder
 from project.model.networks import build_network
 from tests.conftest import (
     QUIET,

@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images._checkpoint import AtomicCheckpointIO, read_checkpoint
+from lightkeeper.images._settings import limited_by
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torchvision.models.segmentation import fcn_resnet50 as imported_from_elsewhere  # noqa: F401  # by its name
 
 from project.data import ImageDataModule
-from project.engine.errors import UserError
-from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint
-from project.engine.run.settings import limited_by
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from tests.conftest import (
@@ -185,7 +185,7 @@ def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_
     monkeypatch.setattr(
         "torchvision.models._api.load_state_dict_from_url", lambda *args, **_: attempts.append(args)
     )
-    monkeypatch.setattr("project.engine.run.settings._allowed", {HERE})  # as --import would
+    monkeypatch.setattr("lightkeeper.images._settings._allowed", {HERE})  # as --import would
     path = checkpoint(lambda content: content["hyper_parameters"].update(said))
     with pytest.raises(UserError, match=re.escape(answer)):
         ImageClassifier.load_from_checkpoint(path)
@@ -388,7 +388,7 @@ def test_a_regular_expression_of_a_checkpoint_does_not_search_for_ever(
         *QUIET,
         "--name=run",
     )
-    monkeypatch.setattr("project.engine.loading.layout._SEARCH_SECONDS", 0.1)
+    monkeypatch.setattr("lightkeeper.images._layout._SEARCH_SECONDS", 0.1)
     before = signal.getsignal(signal.SIGVTALRM)
     for option in ("group", "label_from"):
         path = tampered(

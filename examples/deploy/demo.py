@@ -9,10 +9,10 @@ from pathlib import Path
 
 import gradio
 import torch
+from lightkeeper.images import FileDataset
 from PIL import Image
 
 from project.analysis.gradcam import grad_cam, overlay
-from project.engine import FileDataset
 from project.model import ImageClassifier
 
 SIDE = 300  # pixels

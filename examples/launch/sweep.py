@@ -13,14 +13,14 @@ from typing import Any
 
 import optuna
 from filelock import Timeout
+from lightkeeper.cli import read_metrics
+from lightkeeper.cli._apart import run_apart
+from lightkeeper.cli._entry import one_line_errors
+from lightkeeper.cli._folder import RunFolder
+from lightkeeper.exact import UserError, note
+from lightkeeper.images._downloads import one_at_a_time
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
-
-from project.engine import UserError, note, read_metrics
-from project.engine.cli.entry import one_line_errors
-from project.engine.run.files import one_at_a_time
-from project.engine.run.folder import RunFolder
-from project.engine.run.processes import run_apart
 
 SPACE: dict[str, Any] = {
     "model.optimizer.lr": FloatDistribution(0.01, 1.0, log=True),

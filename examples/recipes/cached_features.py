@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from lightkeeper.exact import UserError, note
+from lightkeeper.images import ArrayDataset, ImageBatch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from project.engine import ArrayDataset, ImageBatch, UserError, note
 from project.model import ImageClassifier
 
 _RANDOM = ("crop_scale", "train_transforms", "flip", "crop_padding", "cutout", "batch_transforms")

@@ -3,10 +3,9 @@
 import re
 from typing import cast
 
+from lightkeeper.exact import UserError
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
-
-from project.engine import UserError
 
 
 class FreezeParameters(Callback):

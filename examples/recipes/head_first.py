@@ -4,10 +4,10 @@ python -m project.fit --config examples/recipes/lp_ft.yaml --data FOLDER
 """
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
+from lightkeeper.exact import UserError
 from torch import Tensor
 from torch.optim import Optimizer
 
-from project.engine import UserError
 from project.model import CosineWithWarmup
 from project.model.optimizers import LR_SCALE
 

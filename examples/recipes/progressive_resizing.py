@@ -6,9 +6,10 @@ python -m project.fit --trainer.callbacks+=examples.recipes.progressive_resizing
 from typing import Any
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
+from lightkeeper.exact import UserError
+from lightkeeper.images import ImageBatch
 from lightning.pytorch import Callback, Trainer
 
-from project.engine import ImageBatch, UserError
 from project.model.schedules import total_steps
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from lightkeeper.images import ImageDataModule, Predictions
 from torch import Tensor
 
 import project.data  # noqa: F401  # registers the data modules that checkpoints name
-from project.engine import ImageDataModule, Predictions
 from project.model import ImageClassifier
 
 

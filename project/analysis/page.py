@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from lightkeeper.cli import read_metrics
+from lightkeeper.exact import UserError
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor, stack, tensor
@@ -24,7 +26,6 @@ from project.analysis.plots import (
     read_curves,
 )
 from project.analysis.tables import RATES, Metrics, added_metrics, class_rates
-from project.engine import UserError, read_metrics
 from project.model import ImageClassifier
 
 _THUMBNAIL = 160  # pixels

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lightkeeper.exact import note
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +17,6 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from project.analysis.tables import RATES
-from project.engine import note
 
 # only the training loss has label smoothing
 _LOSS_LABELS = {"train/loss": " (training loss)", "val/loss": " (evaluation loss)"}

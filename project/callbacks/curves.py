@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from lightkeeper.exact import note
+from lightkeeper.images import ImageDataModule
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
-
-from project.engine import ImageDataModule, note
 
 _ESTIMATE_STEPS = 10
 """Steps after the first that are timed to estimate the length of training."""

@@ -4,10 +4,9 @@ import math
 import time
 from datetime import timedelta
 
+from lightkeeper.exact import note
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
-
-from project.engine import note
 
 _INTERVAL = 60.0
 """Seconds between two lines."""

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import torch
 from jsonargparse.typing import NonNegativeInt
+from lightkeeper.exact import UserError, uniform
+from lightkeeper.images import ImageBatch, ImageDataModule
 from torch import Tensor
-
-from project.engine import ImageBatch, ImageDataModule, UserError, uniform
 
 _FLIP = 1
 _SHIFT = 2

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
+from lightkeeper.images import ArrayDataset, Preprocessing
 from torchvision.datasets import CIFAR10
 
 from project.data.augmentation import AugmentedDataModule
-from project.engine import ArrayDataset, Preprocessing
 
 
 class CIFAR10DataModule(AugmentedDataModule):

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from lightkeeper.images import ImageFilesDataModule
+
 from project.data.augmentation import AugmentedDataModule
-from project.engine import ImageFilesDataModule
 
 
 class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):

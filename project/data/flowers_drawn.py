@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from jsonargparse.typing import NonNegativeInt, PositiveInt
+from lightkeeper.exact import uniform
+from lightkeeper.images import ArrayDataset, Preprocessing
 from torch import Tensor
 
 from project.data.augmentation import AugmentedDataModule
-from project.engine import ArrayDataset, Preprocessing, uniform
 
 Numbers = Callable[..., list[Tensor]]
 """Draws numbers for a purpose, uniform in each of several ranges."""

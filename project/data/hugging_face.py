@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightkeeper.exact import UserError
 
 from project.data.torch_dataset import TorchDatasetModule
-from project.engine import UserError
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -1,7 +1,8 @@
 """Any map-style dataset, such as those of torchvision."""
 
+from lightkeeper.images import MapDatasetModule
+
 from project.data.augmentation import AugmentedDataModule
-from project.engine import MapDatasetModule
 
 
 class TorchDatasetModule(MapDatasetModule, AugmentedDataModule):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import torch
+from lightkeeper.images import ClassifierModule, Preprocessing
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
 
-from project.engine import ClassifierModule, Preprocessing
 from project.model.freezing import freeze_layers, set_frozen_to_eval
 from project.model.inference import Views, evaluation_logits, exact_logits
 from project.model.losses import CrossEntropy, Loss

@@ -5,9 +5,9 @@ from itertools import chain
 from os.path import commonprefix
 from typing import Any, cast
 
+from lightkeeper.exact import UserError
 from torch import nn
 
-from project.engine import UserError
 from project.model.networks import head
 
 _BACKBONE = "backbone"

@@ -5,10 +5,9 @@ from typing import Any, Literal
 
 import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
+from lightkeeper.exact import UserError
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from project.engine import UserError
 
 Loss = nn.Module | Callable[..., Any]
 """Takes logits, (N, classes), and labels, int64 (N,) or soft, (N, classes); returns (N,)."""

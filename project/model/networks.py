@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import torch
 import torchvision
+from lightkeeper.exact import UserError
 from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]
 from torchvision.models.resnet import ResNet
 
-from project.engine import UserError
 from project.model.small_networks import ResNet9
 
 TIMM = "timm/"

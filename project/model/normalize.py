@@ -1,10 +1,9 @@
 """Normalising and resizing images on the device."""
 
 import torch
+from lightkeeper.images import Preprocessing
 from torch import Tensor
 from torch.nn import functional as F
-
-from project.engine import Preprocessing
 
 
 class Normalization:

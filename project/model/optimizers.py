@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
+from lightkeeper.exact import UserError
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import Optimizer, SparseAdam
 
-from project.engine import UserError
 from project.model.freezing import blocks
 
 LR_SCALE = "lr_scale"

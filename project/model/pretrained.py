@@ -11,11 +11,12 @@ from unicodedata import normalize
 
 import torch
 from jsonargparse import Namespace
+from lightkeeper.exact import UserError, note
+from lightkeeper.images import ClassifierModule, Preprocessing
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
 
-from project.engine import ClassifierModule, Preprocessing, UserError, note
 from project.model.networks import (
     INCEPTIONS,
     TIMM,

@@ -8,6 +8,7 @@ from traceback import walk_tb
 from typing import Any, Literal, cast
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
+from lightkeeper.exact import UserError
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.cli import LRSchedulerCallable
@@ -15,8 +16,6 @@ from lightning.pytorch.utilities.types import LRSchedulerConfigType
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
-
-from project.engine import UserError
 
 Interval = Literal["epoch", "step"]
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images import Preprocessing
 from torch import Tensor, nn
 
-from project.engine import Preprocessing, UserError
 from project.model.networks import TIMM
 
 if TYPE_CHECKING:

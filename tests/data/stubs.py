@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkeeper.images import ArrayDataset
 
 from project.data.augmentation import AugmentedDataModule
-from project.engine import ArrayDataset
 from tests.engine.toy import ToyData, noise_splits
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from lightkeeper.exact import uniform
+from lightkeeper.images import ImageBatch
 from torch.nn import functional as F
 
 from project.data.augmentation import cutout, shift
-from project.engine import ImageBatch, uniform
 from tests.data.stubs import NoiseDataModule
 
 ALMOST_1 = 1 - 2.0**-24

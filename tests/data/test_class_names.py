@@ -6,10 +6,10 @@ from typing import Any
 from unicodedata import normalize
 
 import pytest
+from lightkeeper.exact import UserError
 from PIL import Image
 
 from project.data import CSVDataModule, FolderDataModule, TorchDatasetModule
-from project.engine import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import cases, make_folder, one_line

@@ -8,9 +8,9 @@ from pathlib import Path
 from unicodedata import normalize
 
 import pytest
+from lightkeeper.exact import UserError
 
 from project.data import CSVDataModule, FolderDataModule
-from project.engine.errors import UserError
 from tests.conftest import cases
 from tests.data.stubs import write_parquet
 from tests.engine.loading.image_files import write_folder, write_images
@@ -365,7 +365,7 @@ def test_a_folder_without_classes_names_the_command_that_reads_its_table(root):
     write(root / "sample_submission.csv", rows_of(root))
     (root / "daisy").rename(root / "train_images")
     (root / "rose").rename(root / "test_images")
-    with pytest.raises(UserError, match=r"or did you mean python -m project\.fit --data ") as error:
+    with pytest.raises(UserError, match="or did you mean --data ") as error:
         FolderDataModule(str(root)).files()
     assert str(error.value).endswith(f"--data {root / 'train.csv'}")
 

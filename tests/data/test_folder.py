@@ -6,9 +6,9 @@ from unicodedata import normalize
 
 import pytest
 import torch
+from lightkeeper.exact import UserError
 
 from project.data import FolderDataModule
-from project.engine.errors import UserError
 from tests.engine.loading.image_files import write_folder, write_images
 from tests.engine.loading.stubs import attached, cases
 

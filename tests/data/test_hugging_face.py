@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkeeper.exact import UserError
 
 from project.data import FolderDataModule, HuggingFaceDataModule
-from project.engine.errors import UserError
 from project.fit import FitCLI
 from tests.conftest import cases, evaluate, fit, one_line
 from tests.data.test_torch_dataset import SMALL, TINY_MODEL, require_served_alike
@@ -88,7 +88,7 @@ def test_each_kind_of_folder_is_understood(tmp_path, save, layout):
     assert data.layout == layout
     assert len(data.splits["val"]) == 6 or "validation" not in layout
     assert sum(map(len, data.splits.values())) == (36 if "validation" in layout else 30)
-    with pytest.raises(UserError, match=f"project.fit --data (hf:)?{tmp_path}/set"):
+    with pytest.raises(UserError, match=f"did you mean --data (hf:)?{tmp_path}/set"):
         FolderDataModule(str(tmp_path / "set")).files()
 
 

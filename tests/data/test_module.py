@@ -6,10 +6,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.exact._sampler import weighted_draw
+from lightkeeper.images import ArrayDataset
 from torchvision.transforms import v2
 
-from project.engine import ArrayDataset, UserError
-from project.engine.training.sampler import weighted_draw
 from tests.conftest import cases, load, small
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, trainer

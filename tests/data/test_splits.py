@@ -6,10 +6,10 @@ from hashlib import blake2b
 from pathlib import Path
 
 import pytest
+from lightkeeper.exact import UserError
+from lightkeeper.images._splits import grouped_split
 
 from project.data import CSVDataModule, FolderDataModule
-from project.engine.errors import UserError
-from project.engine.loading.splits import grouped_split
 from tests.conftest import cases
 from tests.engine.loading.image_files import write_folder
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock, Timeout
+from lightkeeper.exact import UserError
 from torch.utils.data import ChainDataset, Subset, TensorDataset
 from torchvision.datasets import FakeData, ImageFolder
 from torchvision.datasets.folder import default_loader
 
 from project.data import FolderDataModule, TorchDatasetModule
-from project.engine import UserError
 from project.fit import FitCLI
 from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit, one_line, read_json
 from tests.engine.loading.image_files import noise, write_folder

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkeeper.images import ImageDataModule
+from lightkeeper.images._unseen import was_trained_on
 
 from project.data import (
     CSVDataModule,
@@ -13,8 +15,6 @@ from project.data import (
     SyntheticFlowersDataModule,
     TorchDatasetModule,
 )
-from project.engine import ImageDataModule
-from project.engine.loading.unseen import was_trained_on
 from tests.conftest import cases
 from tests.data.stubs import NoiseDataModule
 from tests.data.test_torch_dataset import NAMES, Samples, targets

@@ -8,11 +8,11 @@ import warnings
 from pathlib import Path
 
 import torch
+from lightkeeper.exact._errors import LocalError
 from lightning.pytorch import Callback, Trainer
 from torch.optim.swa_utils import update_bn
 
 from project.data import SyntheticFlowersDataModule
-from project.engine.errors import LocalError
 from project.model import ImageClassifier
 from tests.conftest import QUIET, SLIM, TINY_DATA, TINY_TRAINER
 from tests.engine.toy import toy_trainer

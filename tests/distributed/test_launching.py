@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from lightkeeper.exact import UserError
+from lightkeeper.images import Predictions
 
-from project.engine.errors import UserError
-from project.engine.training.predictions import Predictions
 from project.fit import FitCLI
 from tests.conftest import cases, read_json
 from tests.distributed.job import CALLBACK, TINY

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.images import _check as check
+from lightkeeper.images._decode import check_image
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import DDPStrategy
@@ -16,9 +19,6 @@ from torch.optim import SGD
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
 from torchvision.transforms.v2 import RandAugment
 
-from project.engine.errors import UnreadableFileError
-from project.engine.loading import check
-from project.engine.loading.decode import check_image
 from project.model import ImageClassifier
 from project.model.schedules import CosineWithWarmup
 from tests.conftest import make_folder

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from lightkeeper.exact import UserError
+from lightkeeper.exact._processes import StopRequest
 
-from project.engine.errors import UserError
-from project.engine.run.processes import StopRequest
 from project.fit import FitCLI
 from tests.distributed.job import CALLBACK, TINY
 from tests.distributed.processes import (

@@ -2,7 +2,8 @@
 
 import os
 
-from project.engine import hardware
+from lightkeeper.images import _hardware as hardware
+
 from tests.engine.toy import cases
 
 

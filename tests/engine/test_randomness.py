@@ -5,14 +5,10 @@ from itertools import chain, product
 
 import pytest
 import torch
+from lightkeeper.exact import uniform
+from lightkeeper.exact._randomness import Purpose, derived_seed
+from lightkeeper.exact._sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 
-from project.engine.randomness import Purpose, derived_seed, uniform
-from project.engine.training.sampler import (
-    EvaluationSampler,
-    TrainingSampler,
-    shuffled,
-    weighted_draw,
-)
 from tests.engine.toy import cases
 
 SEEDS = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 123456789]

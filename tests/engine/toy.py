@@ -12,6 +12,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from lightkeeper.cli import FitCommand
+from lightkeeper.cli._entry import one_line_errors
+from lightkeeper.exact._last_checkpoint import StoppedError
+from lightkeeper.exact._quiet import quiet_libraries
+from lightkeeper.images import ArrayDataset, ClassifierModule, ImageDataModule, Preprocessing
+from lightkeeper.images._predictions import QUIET
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -19,17 +25,6 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
-
-from project.engine import (
-    ArrayDataset,
-    ClassifierModule,
-    FitCommand,
-    ImageDataModule,
-    Preprocessing,
-)
-from project.engine.cli.entry import one_line_errors, quiet_libraries
-from project.engine.training.last_checkpoint import StoppedError
-from project.engine.training.predictions import QUIET
 
 PREPROCESSING: Preprocessing = {"resize": 8, "crop": 8, "mean": [0.5] * 3, "std": [0.25] * 3}
 RUN = Path("runs/run")

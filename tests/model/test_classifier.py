@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.exact._non_finite import StopOnNonFinite
 from lightning.pytorch import Callback, LightningDataModule
 from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
@@ -20,8 +22,6 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from project.data import SyntheticFlowersDataModule
-from project.engine.errors import UserError
-from project.engine.training.non_finite import StopOnNonFinite
 from project.model import CrossEntropy, ImageClassifier
 from project.model.inference import ProbabilityNetwork, mean_logits
 from project.model.normalize import resized

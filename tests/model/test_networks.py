@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 import torchvision
+from lightkeeper.exact import UserError
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import SGD
 from torchvision.models import list_models  # type: ignore[attr-defined]  # not in its __all__
 
-from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.model.freezing import blocks
 from project.model.networks import build_network, detect_memory_format, head

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from lightkeeper.cli._entry import describe_error
+from lightkeeper.exact import UserError
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LambdaCallback
 from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]  # not in its __all__
 from torch import nn
@@ -22,8 +24,6 @@ from torch.optim.lr_scheduler import (
 )
 
 from examples.recipes.muon import Muon
-from project.engine.cli.entry import describe_error
-from project.engine.errors import UserError
 from project.model import CosineWithWarmup
 from project.model.networks import build_network
 from project.model.optimizers import build_optimizer, fuse

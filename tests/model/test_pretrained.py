@@ -12,14 +12,14 @@ import huggingface_hub
 import pytest
 import timm
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images._checkpoint import ABOUT, read_checkpoint, read_weights
+from lightkeeper.images._crops import fit_image
 from safetensors.torch import save_file
 from timm.data import resolve_data_config  # type: ignore[attr-defined]  # not in its __all__
 from torch import nn
 from torchvision.models import get_model, get_model_weights  # type: ignore[attr-defined]  # not in its __all__
 
-from project.engine.errors import UserError
-from project.engine.loading.crops import fit_image
-from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.networks import build_network, head

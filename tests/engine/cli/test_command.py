@@ -9,6 +9,9 @@ import traceback
 
 import pytest
 import torch
+from lightkeeper.cli._entry import describe_error as explain, one_line_errors
+from lightkeeper.exact import UserError
+from lightkeeper.exact._errors import UnreadableFileError
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.loggers import CSVLogger
@@ -18,8 +21,6 @@ from torch import nn
 
 from project import check_data, report
 from project.data import SyntheticFlowersDataModule
-from project.engine.cli.entry import describe_error as explain, one_line_errors
-from project.engine.errors import UnreadableFileError, UserError
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
@@ -140,7 +141,7 @@ def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_ra
 
 
 def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch):
-    monkeypatch.setenv(f"{PACKAGE.upper()}_TRACEBACK", "1")
+    monkeypatch.setenv("LIGHTKEEPER_TRACEBACK", "1")
     with pytest.raises(UserError), one_line_errors():
         raise UserError("wrong path")
 
@@ -228,13 +229,19 @@ def test_importing_the_package_has_no_side_effect():
     subprocess.run([sys.executable, "-c", program], env=environment(), timeout=240, check=True)
 
 
-@cases("module", "engine.cli.parser", "predict", "export", "report")
+@cases(
+    "module",
+    "lightkeeper.cli._parser",
+    f"{PACKAGE}.predict",
+    f"{PACKAGE}.export",
+    f"{PACKAGE}.report",
+)
 def test_help_imports_neither_torch_nor_lightning(module):
     program = f"""if True:
         import runpy, sys
         sys.argv = ["x", "--help"]
         try:
-            runpy.run_module("{PACKAGE}.{module}", run_name="__main__", alter_sys=True)
+            runpy.run_module("{module}", run_name="__main__", alter_sys=True)
         except SystemExit as end:
             assert not end.code
         assert not {{"torch", "lightning"}} & {{*sys.modules}}
@@ -302,7 +309,7 @@ extra -> unrecognized arguments: extra
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best -> would write best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best --trainer.callbacks.dirpath=runs/x/checkpoints --name=x -> best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_last=true -> would write last.ckpt
---callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes: Not of type PositiveFloat
+--callbacks.last_checkpoint.every_minutes=0 -> every_minutes must be above 0, got 0.0
 --data.std=[1] -> --data.std must be 3 numbers
 --model.freeze=backbone -> --model.freeze needs --model.weights
 --model.weights={"n" * 300} -> File name too long: 'nnn

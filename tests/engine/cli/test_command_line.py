@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
+from lightkeeper.exact import UserError
 from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Adam
 
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
-from project.engine import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.networks import find_builder

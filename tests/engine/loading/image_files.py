@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lightkeeper.images import Preprocessing
+from lightkeeper.images._decode import decode, open_image
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
-
-from project.engine import Preprocessing
-from project.engine.loading.decode import decode, open_image
 
 
 def smooth(width: int, height: int) -> Image.Image:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from lightkeeper.images import FileDataset, ImageBatch, ImageFilesDataModule
 
-from project.engine import FileDataset, ImageBatch, ImageFilesDataModule
 from tests.engine.toy import cases as cases
 
 

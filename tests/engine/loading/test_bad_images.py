@@ -6,8 +6,9 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from lightkeeper.exact import UserError
+from lightkeeper.exact._errors import LocalError, UnreadableFileError
 
-from project.engine.errors import LocalError, UnreadableFileError, UserError
 from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import (
     Files,

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightkeeper.exact import UserError
 
-from project.engine.errors import UserError
 from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import Files, attached, paths_of
 

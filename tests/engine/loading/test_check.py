@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.images import _check as check
+from lightkeeper.images._check import check_files
+from lightkeeper.images._decode import check_image
 from PIL import Image
 
-from project.engine.errors import UnreadableFileError
-from project.engine.loading import check
-from project.engine.loading.check import check_files
-from project.engine.loading.decode import check_image
 from tests.engine.loading.image_files import noise, turned, write_folder
 from tests.engine.loading.stubs import Files
 

@@ -6,18 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightkeeper.images._crops import fit_image, fit_region, random_box, region_of, sufficient_size
+from lightkeeper.images._files import prepare
 from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import v2
 
-from project.engine.loading.crops import (
-    fit_image,
-    fit_region,
-    random_box,
-    region_of,
-    sufficient_size,
-)
-from project.engine.loading.files import prepare
 from tests.engine.loading.image_files import (
     decoded,
     noise,

@@ -14,15 +14,10 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.images._decode import check_image, open_image, read_bands, upright_size
 from PIL import Image, ImageOps
 
-from project.engine.errors import UnreadableFileError
-from project.engine.loading.decode import (
-    check_image,
-    open_image,
-    read_bands,
-    upright_size,
-)
 from tests.engine.loading.image_files import decoded, difference, noise, save, smooth, turned
 from tests.engine.loading.stubs import cases
 from tests.engine.toy import cpu_time

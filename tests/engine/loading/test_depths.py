@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.images._decode import open_image, read_bands, upright_pixels, upright_size
 from PIL import Image
 
-from project.engine.errors import UnreadableFileError
-from project.engine.loading.decode import open_image, read_bands, upright_pixels, upright_size
 from tests.engine.loading.image_files import decoded, noise, save
 from tests.engine.loading.stubs import cases
 from tests.engine.loading.tiff_files import (

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.images._decode import check_image, open_image, read_bands, upright_size
 from PIL import Image, PngImagePlugin
 from torch import Tensor
 
-from project.engine.errors import UnreadableFileError
-from project.engine.loading.decode import check_image, open_image, read_bands, upright_size
 from tests.engine.loading.image_files import decoded, noise, smooth, turned
 from tests.engine.loading.stubs import cases
 from tests.engine.loading.tiff_files import ORIENTATION, write_tiff

@@ -5,12 +5,12 @@ from io import BytesIO
 from typing import Any
 
 import pytest
+from lightkeeper.images._decode import IMAGE_SUFFIXES
+from lightkeeper.images._files import prepare
+from lightkeeper.images._scan import image_paths, listed_paths
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from project.engine.loading.decode import IMAGE_SUFFIXES
-from project.engine.loading.files import prepare
-from project.engine.loading.scan import image_paths, listed_paths
 from tests.engine.loading.image_files import noise, write_folder
 from tests.engine.loading.stubs import Files, attached, by_class, paths_of
 

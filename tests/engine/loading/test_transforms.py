@@ -6,11 +6,12 @@ import random
 import numpy as np
 import pytest
 import torch
+from lightkeeper.cli._entry import describe_error
+from lightkeeper.exact import UserError
+from lightkeeper.exact._errors import LocalError
+from lightkeeper.exact._randomness import Purpose, derived_seed
 from torchvision.transforms import v2
 
-from project.engine.cli.entry import describe_error
-from project.engine.errors import LocalError, UserError
-from project.engine.randomness import Purpose, derived_seed
 from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import (
     Files,

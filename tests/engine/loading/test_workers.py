@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from lightkeeper.cli._entry import one_line_errors
+from lightkeeper.images import _check as check
 
-from project.engine.cli.entry import one_line_errors
-from project.engine.loading import check
 from tests.distributed.processes import fork, wait
 from tests.engine.loading.image_files import write_folder
 from tests.engine.loading.stubs import attached, cases

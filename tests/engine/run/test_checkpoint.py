@@ -12,17 +12,17 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import nn
-
-from project.engine import UserError
-from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint, read_weights
-from project.engine.run.settings import (
+from lightkeeper.exact import UserError
+from lightkeeper.images._checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint, read_weights
+from lightkeeper.images._settings import (
     allow_module,
     imported_class,
     network_of_file,
     plain_options,
 )
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+
 from tests.engine.toy import (
     LAST,
     RUN,
@@ -138,7 +138,7 @@ def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, ca
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr("project.engine.run.checkpoint.open", full_for_this, raising=False)
+        patch.setattr("lightkeeper.images._checkpoint.open", full_for_this, raising=False)
         said = one_line(lambda: fit(EVERY_STEP), capsys)
     assert (
         "No space left on device; make room, or write elsewhere; to resume, run the same command with"
@@ -158,7 +158,7 @@ shallow = partial(Deep, depth=1)
 
 
 def test_a_network_is_found_in_a_module_that_the_user_has_named_and_where_it_has_moved(monkeypatch):
-    monkeypatch.setattr("project.engine.run.settings._allowed", set())
+    monkeypatch.setattr("lightkeeper.images._settings._allowed", set())
     here = f"{__name__}.Deep"
     for path in (here, "of_an_earlier_name.Deep"):
         with pytest.raises(UserError, match=f"give --import {__name__} if that is yours"):

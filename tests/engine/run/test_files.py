@@ -11,11 +11,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from lightkeeper.exact import UserError
+from lightkeeper.images._checkpoint import AtomicCheckpointIO
+from lightkeeper.images._downloads import fetch_archive
 from torchvision.datasets.utils import download_and_extract_archive
 
-from project.engine.errors import UserError
-from project.engine.run.checkpoint import AtomicCheckpointIO
-from project.engine.run.files import fetch_archive
 from tests.engine.toy import cases, load
 
 

@@ -11,11 +11,11 @@ from unittest.mock import Mock
 
 import pytest
 from jsonargparse import Namespace
+from lightkeeper.cli._folder import RunFolder
+from lightkeeper.cli._loggers import place_in_folder
+from lightkeeper.exact import UserError
 from lightning.pytorch.loggers import Logger
 
-from project.engine.errors import UserError
-from project.engine.run.folder import RunFolder
-from project.engine.run.loggers import place_in_folder
 from tests.distributed.processes import fork, wait, wait_until
 from tests.engine.toy import RUN, cases, curve, fit, stop_at
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.exact._pickles import require_modest
+from lightkeeper.images._checkpoint import read_checkpoint, read_weights
 
-from project.engine import UserError
-from project.engine.run.checkpoint import read_checkpoint, read_weights
-from project.engine.run.pickles import require_modest
 from tests.engine.toy import cases
 
 HUGE = b"\x8a\x05" + (10**10).to_bytes(5, "little")

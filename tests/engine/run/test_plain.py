@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
-
-from project.engine.run.plain import (
+from lightkeeper.exact._plain import (
     MisfitError,
     Rule,
     plain,
@@ -21,6 +20,7 @@ from project.engine.run.plain import (
     require_like,
     require_tree,
 )
+
 from tests.engine.toy import cases
 
 

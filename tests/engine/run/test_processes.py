@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from lightkeeper.cli._apart import run_apart
+from lightkeeper.exact._processes import EXIT_CODE
 
-from project.engine.run.processes import EXIT_CODE, run_apart
 from tests.distributed.processes import fork, wait, wait_until
 from tests.engine.toy import cases
 

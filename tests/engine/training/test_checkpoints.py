@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from lightkeeper.exact._processes import StopRequest
+from lightkeeper.images import ClassifierModule
+from lightkeeper.images._checkpoint import AtomicCheckpointIO
 from lightning.pytorch.callbacks import LambdaCallback
 
-from project.engine import ClassifierModule
-from project.engine.run.checkpoint import AtomicCheckpointIO
-from project.engine.run.processes import StopRequest
 from tests.engine.toy import (
     BEST,
     LAST,
@@ -214,7 +214,7 @@ def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, step
 
     monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", slow_save)
     monkeypatch.setattr(
-        "project.engine.training.last_checkpoint.time", SimpleNamespace(monotonic=lambda: times[-1])
+        "lightkeeper.exact._last_checkpoint.time", SimpleNamespace(monotonic=lambda: times[-1])
     )
     steps_take_time = LambdaCallback(on_train_batch_end=lambda *_: times.append(times[-1] + 60))
     fit("--trainer.max_epochs=3", *flags.split(), callbacks=[steps_take_time])

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightkeeper.exact import UserError
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import nn
 
-from project.engine import UserError
 from tests.engine.toy import (
     BEST,
     LAST,

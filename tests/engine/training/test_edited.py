@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from lightkeeper.cli._entry import describe_error
+from lightkeeper.images import _checkpoint as checkpoint_module
 
-from project.engine.cli.entry import describe_error
-from project.engine.run import checkpoint as checkpoint_module
 from tests.engine.toy import LAST, ToyClassifier, ToyData, fit, load, stop_at
 
 GONE = object()

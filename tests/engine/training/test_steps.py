@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from lightkeeper.exact import UserError
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
@@ -14,7 +15,6 @@ from lightning.pytorch.callbacks import (
 )
 from torch import Tensor
 
-from project.engine import UserError
 from tests.engine.toy import (
     BEST,
     LAST,

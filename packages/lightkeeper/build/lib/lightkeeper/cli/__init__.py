@@ -1,0 +1,24 @@
+"""Commands with one-line errors: training, evaluation, predictions, export."""
+
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ._evaluate import EvaluateCommand as EvaluateCommand
+    from ._export import export_model as export_model
+    from ._fit import FitCommand as FitCommand
+    from ._folder import read_metrics as read_metrics
+    from ._parser import CommandParser as CommandParser
+    from ._predict import label_files as label_files
+
+_MODULES = {
+    "EvaluateCommand": "_evaluate",
+    "export_model": "_export",
+    "FitCommand": "_fit",
+    "read_metrics": "_folder",
+    "CommandParser": "_parser",
+    "label_files": "_predict",
+}
+
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -1,0 +1,244 @@
+"""A command line's configs and flags, and the classes that they name.
+
+jsonargparse reads from left to right. If a class is named after its arguments, it drops those that
+the previous class does not accept, and keeps that class's defaults for the others. So the classes
+are taken out here, and become the parser's defaults: it never meets a change of class.
+"""
+
+import inspect
+import os
+import re
+from argparse import SUPPRESS
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+
+from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..exact._errors import UserError, first_sentence, listed, note
+from ..images._settings import subclasses
+from ._parser import closest, import_modules, require_value, require_values
+from ._yaml import read_yaml
+
+Options = dict[str, object]
+"""Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` is the class."""
+Bases = Mapping[str, type]
+"""Options that take a class, and its base."""
+
+TRAINER_BASES: Bases = {
+    "trainer.logger": Logger,
+    "trainer.strategy": Strategy,
+    "trainer.profiler": Profiler,
+}
+MODEL_BASES: Bases = {
+    "model.loss": nn.Module,
+    "model.optimizer": Optimizer,
+    "model.lr_scheduler": LRScheduler,
+}
+_CLASS_KEYS = ("data", "model", *MODEL_BASES, *TRAINER_BASES)
+_PATTERNS = ("data.group", "data.label_from")
+"""Options whose value is text, even if it looks like a list, as ``[a-z]``."""
+_LISTS = ("data.train_transforms", "data.batch_transforms", "trainer.callbacks")
+"""Options that take a list of classes."""
+_GROUPS = ("data", "model", "trainer", "callbacks")
+_WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
+_NO_CLASS = re.compile(r"(null|true|false)$|\[")
+
+
+class CommandLine:
+    """The words of a command line.
+
+    Attributes:
+        words: Each option with its value as one word, and positional arguments.
+        configs: The configs, and as the last one the classes and patterns of flags.
+        flags: The other words.
+    """
+
+    def __init__(self, args: Iterable[str]) -> None:
+        self.words = whole_words(args)
+        self.configs = list[Options]()
+        texts: Options = {}
+        flags = list[str]()
+        for word in self.words:
+            option, _, value = word.partition("=")
+            key = full_name(option)
+            is_value = "." in key and _NO_CLASS.match(value)  # data and model are classes
+            if option == "--import":  # before its classes are named
+                import_modules(value)
+            if key in _LISTS and not (_NO_CLASS.match(value) or os.path.isfile(value)):
+                raise UserError(
+                    f"{option} is a list: {option}+={value} adds to it, and {option}=[{value}]"
+                    " replaces it"
+                )
+            if option in ("-c", "--config"):
+                self.configs.append(read_config(value))
+            elif word.startswith("--") and key in _CLASS_KEYS and not is_value:
+                texts[key] = read_yaml(value, option) if value.startswith("{") else value
+            elif key in _PATTERNS and value != "null":
+                texts[key] = value
+            else:
+                if option.endswith("+"):  # jsonargparse would hide an error of the module
+                    _imported(value)
+                flags.append(word)
+        self.configs.append(flat(texts))
+        self.flags = _with_class_paths(flags)
+
+    @property
+    def positionals(self) -> list[str]:
+        """Returns the arguments without a name."""
+        return [word for word in self.words if not word.startswith("-")]
+
+    @property
+    def names(self) -> set[str]:
+        """Returns the names of all options that are given."""
+        flags = [full_name(word.partition("=")[0]) for word in self.flags]
+        return {*flags, *(name for config in self.configs for name in config)}
+
+    def take_classes(self, bases: Bases, path_classes: Mapping[str, type]) -> dict[str, type]:
+        """Takes the class of each option, the one named last, out of the configs.
+
+        What it does not accept of a config that names another one is dropped with a note.
+        ``path_classes`` are the data modules for ``--data PATH``, by the argument of the path.
+        """
+        classes: dict[str, type] = {}
+        for config in reversed(self.configs):
+            _name_data_module(config, path_classes)
+            for key in bases.keys() & config.keys():
+                cls = _class_or_value(key, bases[key], config[key])
+                if isinstance(cls, type):
+                    classes.setdefault(key, cls)
+                if key in classes:
+                    del config[key]
+                    if cls is not classes[key]:
+                        _drop_others(config, key, classes[key])
+        return classes
+
+
+def whole_words(args: Iterable[str]) -> list[str]:
+    """Joins each option and its value to one word; no option takes several values."""
+    require_values(given := [*args])
+    words = list[str]()
+    rest = iter(given)
+    for word in rest:
+        if word.startswith("-") and "=" not in word and not _WITHOUT_VALUE.fullmatch(word):
+            require_value(word, value := next(rest, ""))
+            word = f"{word}={value}"
+        words.append(word)
+    return words
+
+
+def _with_class_paths(flags: list[str]) -> list[str]:
+    """Names a function of the data that has arguments as jsonargparse names a class."""
+    options = [flag.partition("=")[0] for flag in flags if flag.startswith("--data.")]
+    owners = tuple(f"{option.rpartition('.')[0]}=" for option in options if option.count(".") > 1)
+    return [
+        flag.replace("=", ".class_path=", 1) if flag.startswith(owners) else flag for flag in flags
+    ]
+
+
+def full_name(option: str) -> str:
+    """Returns an option's name as configs have it here: without dashes and ``init_args``."""
+    return option.removeprefix("--").removesuffix(".class_path").replace(".init_args.", ".")
+
+
+def read_config(path: str) -> Options:
+    """Reads a config file, or YAML text that starts with a brace; an empty one is an empty dict."""
+    if path.startswith("{"):
+        return flat(read_yaml(path, "--config"))
+    try:
+        text = Path(path).read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config: '{path}' cannot be read: {first_sentence(error)}") from error
+    return flat(read_yaml(text, path) or {})
+
+
+def flat(values: object, group: str = "") -> Options:
+    """Names options in full: ``model: {init_args: {arch: x}}`` becomes ``model.arch: x``."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"--config: expected 'option: value', got '{str(values)[:40]}'")
+    options: Options = {}
+    for key, value in values.items():
+        parts = f"{group}.{key}".split(".")
+        name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
+        is_nested = isinstance(value, dict) and name in (*_GROUPS, *_CLASS_KEYS)
+        if is_nested or (value is None and name in _GROUPS):
+            options |= flat(value or {}, name)
+        else:
+            options[name] = value
+    return options
+
+
+def _name_data_module(config: Options, path_classes: Mapping[str, type]) -> None:
+    """Replaces a folder, a file or hf:NAME by the data module that opens it."""
+    name = str(config.get("data", ""))
+    path = os.path.expanduser(name)
+    if name.startswith("hf:"):
+        config |= {"data": path_classes["hf"], "data.root": name.removeprefix("hf:")}
+    elif os.path.exists(path):
+        argument = "root" if os.path.isdir(path) else "file"
+        config |= {"data": path_classes[argument], f"data.{argument}": name}
+
+
+def _class_or_value(key: str, base: type, value: object) -> object:
+    """Returns the class that a value names, or the value: ``false``, ``ddp``, a loss's function."""
+    if not isinstance(value, str):
+        return value
+    cls = find_class(base, value)
+    is_other = key.startswith("trainer.") or (key == "model.loss" and "." in value)
+    if cls is None and not is_other:
+        nearest = closest(value, [cls.__name__ for cls in candidates(base)])
+        advice = f"did you mean {nearest}?" if nearest else "your own is my_module.MyClass"
+        kinds = f"folder, file or {base.__name__}" if key == "data" else base.__name__
+        raise UserError(f"--{key}: there is no {kinds} '{value}'; {advice}")
+    return cls or value
+
+
+def candidates(base: type) -> list[type]:
+    """Returns the classes that an option may name without their module."""
+    classes = subclasses(base)
+    return [cls for cls in classes if not inspect.isabstract(cls) and cls.__name__[0] != "_"]
+
+
+def find_class(base: type, name: str) -> type | None:
+    """Finds the class of a path, or of a name; of several, the one defined last."""
+    cls: object = {cls.__name__: cls for cls in candidates(base)}.get(name)
+    cls = _imported(name) if "." in name else cls
+    return cls if isinstance(cls, type) and issubclass(cls, base) else None
+
+
+def _imported(path: str) -> object:
+    """Returns what a path of Python names; an error of its module is raised as it is."""
+    module, _, attribute = path.rpartition(".")
+    if all(map(str.isidentifier, module.split("."))):
+        try:
+            return getattr(import_module(module), attribute, None)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):  # but a package that it needs
+                raise
+    return None
+
+
+def _drop_others(config: Options, key: str, cls: type) -> None:
+    """Drops a config's arguments of another class that this one does not accept, with a note."""
+    accepted = class_parser(cls).get_defaults().as_dict()
+    names = [name.removeprefix(f"{key}.") for name in config if name.startswith(f"{key}.")]
+    others = [name for name in names if re.split(r"[.+]", name)[0] not in accepted]
+    for name in others:
+        del config[f"{key}.{name}"]
+    if others:
+        text = f"does not accept {listed(others)} of an earlier config"
+        rank_zero_only(note)(f"--{key}: {cls.__name__} {text}")
+
+
+def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
+    """Builds a parser of what a class accepts, and the classes that it passes ``**kwargs`` to."""
+    parser = LightningArgumentParser(add_help=False, usage=SUPPRESS, description="")
+    parser.add_class_arguments(cls, key, fail_untyped=False)
+    return parser

@@ -1,0 +1,163 @@
+"""Entry point of every command: one-line errors, tracebacks for bugs.
+
+It imports neither torch nor Lightning, so that a command can print its help before they are needed.
+"""
+
+import errno
+import gc
+import io
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from ..exact._errors import LINES, WORKER_DIED, LocalError, UserError, first_of_machine, printable
+from ..exact._quiet import quiet_libraries
+
+TRACEBACK = "LIGHTKEEPER_TRACEBACK"
+"""The variable that shows the traceback of user errors, too."""
+
+NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
+_LIBRARIES = (
+    ("OutOfMemoryError", "", NO_MEMORY),
+    ("MemoryError", "", NO_MEMORY),
+    ("RuntimeError", "DefaultCPUAllocator", NO_MEMORY),
+    # a worker that aborts has a bug
+    ("RuntimeError", r"DataLoader worker \(pid(?!.*(Aborted|Segmentation fault))", WORKER_DIED),
+    (
+        "RuntimeError",
+        "Connection (closed|reset) by peer",
+        "another process of this run has ended; it says why, unless the system killed it",
+    ),
+    (
+        "ValueError",
+        "Expected more than 1 value per channel",
+        "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size",
+    ),
+    ("ValueError", "^ `val_check_interval`", None),
+    ("ValueError", "SyncBatchNorm layers only work", None),
+    ("UnicodeEncodeError", "surrogates not allowed", "the name of a file is not UTF-8; rename it"),
+    ("MisconfigurationException", "^(?!You can't `self)", None),  # which is a bug
+    ("RuntimeError", "Early stopping conditioned on", None),
+)
+"""Errors of torch and Lightning about the machine or the options: type, pattern, description.
+
+None is their own text.
+"""
+
+_SYSTEM = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "; make room, or write elsewhere"
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EPIPE, errno.ENAMETOOLONG, errno.ENOTDIR), ""
+    ),
+    **dict.fromkeys(
+        (errno.EMFILE, errno.ENFILE, errno.EAGAIN),
+        "; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)",
+    ),
+}
+"""Errors of the system, by their number, and advice."""
+
+
+def run_command(command: Callable[[], object]) -> NoReturn:
+    """Runs a command as a program, which ends with the code that the function returns, or 0.
+
+    A :class:`UserError` and errors of the machine, such as a full disk, are one line and code 2;
+    a bug keeps its traceback.
+
+    Example:
+        >>> def main() -> None:
+        ...     run_command(lambda: print("done"))
+    """
+    with one_line_errors():
+        sys.exit(command())  # type: ignore[arg-type]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Ends the program with one line and code 2 for a user error; a bug keeps its traceback."""
+    _open_closed_streams()
+    quiet_libraries()
+    gc.freeze()  # imported modules stay: the collector need not look at them again
+    gc.enable()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not a notebook's
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped\n")
+        sys.exit(130)
+    except Exception as error:
+        # torch's handler would raise again for a dead worker
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        text = describe_error(error)
+        if text is None or os.environ.get(TRACEBACK, "0") not in ("", "0"):
+            raise
+        is_local = isinstance(error, LocalError | OSError) or text in (WORKER_DIED, NO_MEMORY)
+        end_with_error("; ".join([text, *getattr(error, "__notes__", [])]), is_local)
+
+
+def _open_closed_streams() -> None:
+    """Opens the null device in place of standard streams that whoever started Python has closed.
+
+    Python has None for these, and a file of the run might get their number, which processes that
+    are started write to.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # standard error
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # as long as Python runs
+
+
+def end_with_error(text: str, is_local: bool = False) -> NoReturn:
+    """Ends the program with code 2 and a line, from each machine or, if local, each process."""
+    if first_of_machine() or is_local:
+        sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
+    else:  # the launcher ends all processes as soon as one has ended: wait for the first one's line
+        time.sleep(5.0)
+    sys.exit(2)
+
+
+def describe_error(error: BaseException | None) -> str | None:
+    """Describes a user error or its cause in one line; None for a bug, which gets a traceback."""
+    while error is not None:
+        if (text := _description(error)) is not None:
+            return text
+        context = None if error.__suppress_context__ else error.__context__
+        # torch raises a RuntimeError while it handles that of a full disk; so may closing a file
+        if not isinstance(error, OSError | RuntimeError):
+            context = None
+        error = error.__cause__ or (context if isinstance(context, UserError | OSError) else None)
+    return None
+
+
+def _description(error: BaseException) -> str | None:
+    text = str(error)
+    if isinstance(error, UserError):
+        # torch puts a loader worker's traceback in front of its error
+        cls = type(error)
+        return text.rpartition(f"{cls.__module__}.{cls.__qualname__}: ")[-1].strip()
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        return None if package and package in _own_packages() else text
+    if isinstance(error, OSError):
+        advice = _SYSTEM.get(error.errno or 0)
+        return None if advice is None else f"{text}{advice}"
+    for kind, pattern, description in _LIBRARIES:
+        if type(error).__name__ == kind and re.search(pattern, text):
+            return description or " ".join(text.split())
+    return None
+
+
+def _own_packages() -> tuple[str, str]:
+    """Returns the packages of the library and of the command, where a missing module is a bug."""
+    main = getattr(sys.modules["__main__"], "__package__", None) or ""
+    return __name__.partition(".")[0], main.partition(".")[0]

@@ -1,0 +1,158 @@
+"""Workings of ``evaluate``: a checkpoint's data opened again, measured exactly, and written."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from jsonargparse.typing import Path_fc
+from lightning.pytorch.cli import LightningArgumentParser
+
+from ..exact._errors import UserError, listed
+from ..exact._files import write_text
+from ..images._checkpoint import ABOUT, About, read_checkpoint
+from ..images._image_files import ImageFilesDataModule
+from ..images._preprocessing import Preprocessing
+from ..images._remembered import (
+    remembered_data,
+    require_datasets,
+    require_there,
+    restore_data,
+    states_of_data,
+)
+from ..images._settings import remembered
+from ..images._unseen import cut_of_training, was_trained_on
+from ._command import ClassParser, Command
+from ._command_line import CommandLine
+from ._entry import run_command
+
+
+class EvaluateCommand(Command):
+    """Measures a checkpoint on its own data, or on other images of its classes.
+
+    A subclass defines what people change: the tables, and what is written of each class and image.
+    """
+
+    about: About
+    """Facts of the checkpoint about itself."""
+
+    def default_classes(self, line: CommandLine, named: Mapping[str, type]) -> Mapping[str, type]:
+        """Returns the data that the checkpoint was trained with."""
+        if not line.positionals:  # as with --help
+            return {}
+        checkpoint = read_checkpoint(line.positionals[-1])
+        self.about = checkpoint[ABOUT]
+        self._states = states_of_data(checkpoint)
+        self._changed = any(name.startswith(("data", "split")) for name in {*line.names, *named})
+        try:
+            cls, self._remembered = remembered_data(self.about)
+        except UserError:
+            if "data" not in named:
+                raise
+            self._remembered = {}
+            return {}
+        if named.get("data", cls) is cls:
+            require_datasets(self.about, {name.removeprefix("data.") for name in line.names})
+        if "data.root" in line.names:
+            self._remembered.pop("root", None)
+        self.default_arguments = {cls: self._remembered}
+        return {"data": cls}
+
+    def show_results(self, metrics: dict[str, Any], split: str) -> None:
+        """Prints metrics, which it may add to before they are written."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the checkpoint, the split and the files to write."""
+        super().add_arguments_to_parser(parser)
+        assert isinstance(parser, ClassParser)
+        parser.add_argument(
+            "checkpoint", type=str, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
+        )
+        parser.add_import()
+        parser.add_argument(
+            "--split",
+            type=Literal["val", "test", "all"],
+            default="test",
+            help="Images to measure on: val, test, or all of a folder or CSV that it was not trained"
+            " on.",
+        )
+        parser.add_argument(
+            "--output",
+            type=Path_fc,
+            help="A JSON file for the metrics, by default beside the checkpoint.",
+        )
+        parser.link_arguments("checkpoint", "model.ckpt_path")
+
+    @classmethod
+    def main(cls) -> NoReturn:
+        """Runs the command as a program."""
+        run_command(lambda: cls().evaluate())
+
+    def evaluate(self) -> None:
+        """Measures, writes the metrics, and shows them."""
+        checkpoint = self.config.checkpoint
+        split = self.config.split
+        self._require_fitting_data()
+        restore_data(self.datamodule, self._states)
+        if split == "all":
+            if not isinstance(self.datamodule, ImageFilesDataModule):
+                raise UserError("--split all takes image files; name a folder or a CSV with --data")
+            self.datamodule.test_on_all()
+        self._require_unseen(split)
+        measure = self.trainer.validate if split == "val" else self.trainer.test
+        measure(self.model, datamodule=self.datamodule, verbose=False)
+        if not self.trainer.is_global_zero:
+            return
+        data = type(self.datamodule)
+        metrics = {
+            "checkpoint": checkpoint,
+            "data": {
+                "class_path": data.__name__,
+                "init_args": remembered(self.datamodule.hparams)[0],
+            },
+            "split": split,
+            **self.model.results["val" if split == "val" else "test"],
+        }
+        self.show_results(metrics, split)
+        output = self.config.output or Path(checkpoint).with_suffix(f".{split}.metrics.json")
+        write_text(output, json.dumps(metrics, indent=2, default=str) + "\n")
+        self.say(f"\n  written to {output}")
+
+    def _require_fitting_data(self) -> None:
+        """Refuses classes, image sizes and fits other than in training."""
+        path, data = self.config.checkpoint, self.datamodule
+        require_there(data, self._remembered)
+        data.expect_classes(self.model.class_names, path)
+        trained = _as_options(self.model.preprocessing)
+        for option, value in _as_options(data.preprocessing).items():
+            if value != trained[option]:
+                raise UserError(
+                    f"'{path}' was trained with --data.{option} {trained[option]}, but would get"
+                    f" {value}"
+                )
+
+    def _require_unseen(self, split: str) -> None:
+        """Refuses images that it was trained on, which other options of the data may have cut."""
+        if not (self._changed and self.trainer.is_global_zero):
+            return
+        self.datamodule.prepare_data()
+        was_seen = was_trained_on(self.about, self.datamodule, split)
+        if was_seen:
+            cut = cut_of_training(self.about, self.datamodule) if split != "all" else []
+            advice = f", or cut these as in training, with {listed(cut)}" if cut else ""
+            raise UserError(
+                f"--split {split}: some of these images are those it was trained on; name others"
+                f" with --data{advice}"
+            )
+        if was_seen is None:
+            self.note("the images of training are not here, so these may be among them")
+
+
+def _as_options(preprocessing: Preprocessing) -> dict[str, object]:
+    """Returns the options of data that decide what a network sees, but for its exact scale."""
+    return {
+        "image_size": preprocessing["crop"],
+        "fit": preprocessing.get("fit", "crop"),
+        "channels": len(preprocessing["mean"]),
+        "bits": preprocessing.get("bits", 8),
+    }

@@ -1,0 +1,241 @@
+"""A run's folder: its files, its lock, and whether the run is new, unfinished or finished."""
+
+import fcntl
+import json
+import os
+import platform
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..exact._errors import UserError, note, printable, require
+from ..exact._files import write_text
+from ..exact._last_checkpoint import CHECKPOINTS, LAST, PREVIOUS
+
+_KEPT = ("model", "monitor", "mode")
+_NOTED = ("data", "seed_everything", "trainer", "callbacks")
+_MAY_CHANGE = (  # the numbers depend on none of these, or a note of its own has it
+    *("model.weights", "model.compile"),
+    *("data.num_workers", "data.prefetch_factor", "data.cache", "data.device_cache"),
+    *("trainer.max_", "trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
+    *("trainer.default_root_dir", "trainer.devices", "trainer.num_", "trainer.fast_dev_run"),
+    *("trainer.detect_anomaly", "trainer.inference_mode", "trainer.model_registry"),
+    *("callbacks.last_checkpoint", "callbacks.stop_on_non_finite"),
+)
+_CALLBACKS = "trainer.callbacks"
+# of the data: other splits would test images that were trained on, other sizes compare two tasks
+_OF_SPLITS = (
+    *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
+    *("group", "label_from", "split_column", "subset"),
+)
+_OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
+# batches of another size would repeat or skip images of an epoch
+_FIXED = {"data", *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES))}
+# these may lead to the same images in another place
+_OF_SOURCE = {
+    *("data.root", "data.file", "data.train", "data.val", "data.test"),
+    *("data.path_column", "data.label_column", "data.image_column"),
+}
+_LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
+
+
+class RunFolder:
+    """``runs/<name>/`` with everything that a run leaves behind."""
+
+    def __init__(self, root: str | Path, name: str) -> None:
+        is_plain = name not in ("", "..") and Path(name).name == name and name.isprintable()
+        require(is_plain, "--name", printable(name), "the name of one folder, without '/'")
+        is_local = str(root) != "" and "://" not in str(root)
+        require(is_local, "--trainer.default_root_dir", root, "a folder of this machine")
+        self.path = Path(root) / name
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.json"
+        self.checkpoints = self.path / CHECKPOINTS
+        self.best = self.checkpoints / "best.ckpt"
+        self.last = self.checkpoints / LAST
+        self.previous = self.checkpoints / PREVIOUS
+        self._lock = self.path / ".lock"
+
+    def resumable(self) -> list[Path]:
+        """Returns the checkpoints to resume from that are there, the newest first."""
+        return [path for path in (self.last, self.previous) if path.exists()]
+
+    def changed_options(
+        self,
+        before: Mapping[str, object],
+        options: Mapping[str, object],
+        change_of_data: Callable[[], str],
+    ) -> list[str]:
+        """Compares options with those of the run's own config, and names changed ones.
+
+        Args:
+            before: The options of the run's config.
+            options: Those that it resumes with.
+            change_of_data: Says how the data differs from the run's; nothing if it does not.
+
+        Raises:
+            UserError: An option has changed that decides what a run is.
+        """
+        changes: list[str] = []
+        for name, value in options.items():
+            is_decisive = name.startswith((*_KEPT, *_NOTED)) and not name.startswith(_MAY_CHANGE)
+            if not is_decisive or value == before.get(name, value):
+                continue
+            if name == _CALLBACKS:
+                changes += _changed_callbacks(before[name], value)
+                continue
+            change = f"--{name} is {value}, not {before[name]}"
+            other = change_of_data() if name in _OF_SOURCE else ""
+            if other or name.startswith(_KEPT) or name in _FIXED:
+                raise UserError(
+                    f"{change}{other and f', and with it the data, {other}'}, which cannot change"
+                    f" when the run '{self.path}' resumes; to change it, start another:"
+                    f" --model.weights {self.last} --name another"
+                )
+            changes.append(change)
+        return changes
+
+    def require_unfinished(self) -> None:
+        """Refuses a run that has its final metrics, and tidies up if a kill prevented that."""
+        if self.metrics.exists():
+            self._require_no_way_out()
+            self._tidy_up()
+            raise UserError(
+                f"the run '{self.path}' is finished, its test set measured;"
+                f" {self.way_to_train_longer}; to repeat it, remove that folder"
+            )
+
+    @property
+    def way_to_train_longer(self) -> str:
+        """What to do once training has ended."""
+        name, best = shlex.quote(self.path.name), shlex.quote(str(self.best))
+        return (
+            "to train longer, start another from its weights:"
+            f" --name {name}_longer --model.weights {best}"
+        )
+
+    def create(self) -> None:
+        """Makes the folder, and locks out other processes."""
+        self._require_no_way_out()
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        self._keep_others_out(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644))
+        self.require_unfinished()  # it may have been finished just now
+
+    def wait_until_free(self) -> None:
+        """Waits for a process that trains here, such as one that saves as its sweep was killed."""
+        is_noted = False
+        while holder := self._holder():
+            if not is_noted:
+                note(f"waiting for {holder}, which trains '{self.path}'")
+            is_noted = True
+            time.sleep(1.0)
+
+    def _holder(self) -> str | None:
+        """Returns the process that has locked the folder, if there is another one."""
+        try:
+            with open(self._lock, "r+") as lock:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return self._owner()
+        except OSError:  # there is none, or a file system without locks
+            return None
+        return None
+
+    def _owner(self) -> str:
+        """Returns what the lock says of the process that has it, which may be ending."""
+        with suppress(OSError):
+            return self._lock.read_text().strip() or "another process"
+        return "another process"
+
+    def _require_no_way_out(self) -> None:
+        """Refuses a folder, perhaps from elsewhere, whose links would lead the run to other files.
+
+        A link loop cannot be opened, and a named pipe would let the run wait for ever.
+        """
+        inside = os.path.realpath(self.path)
+        for entry in self.path.rglob("*"):
+            target = Path(os.path.realpath(entry))
+            is_ours = target.is_relative_to(inside) and (target.is_file() or target.is_dir())
+            if not is_ours and not entry.match(_LEFT_BY_WANDB):
+                raise UserError(
+                    f"'{printable(entry)}' is no file of the run, or a link that leads out of its"
+                    " folder; remove it"
+                )
+
+    def _keep_others_out(self, lock: int) -> None:
+        """Takes a POSIX lock, which ends with this process and which its workers do not inherit."""
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise UserError(
+                f"the run '{self.path}' is being trained by {self._owner()}; choose another --name"
+            ) from None
+        except OSError:
+            return  # a file system without locks
+        os.truncate(lock, 0)
+        os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
+
+    def write_metrics(self, metrics: Mapping[str, object]) -> None:
+        """Writes the final metrics, the mark of a finished run, and tidies up."""
+        write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
+        self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        """Removes what an unfinished run needs."""
+        for path in (self.previous, self._lock):
+            with suppress(OSError):  # in a folder that is only read
+                path.unlink(missing_ok=True)
+
+
+def _changed_callbacks(before: object, after: object) -> Iterator[str]:
+    """Names the callbacks that are added or left out, and options of others that have changed."""
+    old = _by_class(before)
+    new = _by_class(after)
+    for name in dict.fromkeys([*old, *new]):
+        if name not in old or name not in new:
+            yield f"--{_CALLBACKS} {'adds' if name in new else 'leaves out'} {name}"
+            continue
+        for option, value in new[name].items():
+            if value != old[name].get(option, value):
+                earlier = old[name][option]
+                yield f"--{_CALLBACKS}.{option} of {name} is {value}, not {earlier}"
+
+
+def _by_class(callbacks: object) -> dict[str, Mapping[str, object]]:
+    """Returns the options of each callback in a config, by the name of its class."""
+    options: dict[str, Mapping[str, object]] = {}
+    for spec in callbacks if isinstance(callbacks, list) else []:
+        path, arguments = (
+            (spec.get("class_path"), spec.get("init_args"))
+            if isinstance(spec, dict)
+            else (spec, {})
+        )
+        name = str(path).rpartition(".")[-1]
+        again = sum(other.partition(" ")[0] == name for other in options)
+        options[f"{name} {again + 1}" if again else name] = arguments or {}
+    return options
+
+
+def read_metrics(run: str | Path) -> dict[str, Any]:
+    """Reads the final metrics of a run's folder.
+
+    Raises:
+        UserError: The run is not finished, or its ``metrics.json`` is damaged.
+    """
+    with suppress(OSError, ValueError, RecursionError):
+        metrics = json.loads((Path(run) / "metrics.json").read_text())
+        if isinstance(metrics, dict) and isinstance(metrics.get("test"), dict):
+            return metrics
+    raise UserError(f"'{run}' is no finished run: it has no metrics.json, or a damaged one")
+
+
+def derived_name(data: str, arch: str | None) -> str:
+    """Returns a name of data, model and time, as in ``flowers-resnet34-20250131-142501``."""
+    network = re.split("[/.]", arch)[-1:] if arch else []  # without ``timm/`` or a package
+    time = f"{datetime.now():%Y%m%d-%H%M%S}"
+    return "-".join([data.removesuffix("DataModule").lower(), *network, time])

@@ -1,0 +1,233 @@
+"""Workings of ``predict``: a row for each image file, in their order."""
+
+import csv
+import io
+import math
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TextIO, cast
+
+import numpy as np
+import torch
+from jsonargparse import Namespace
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor
+from tqdm import tqdm
+
+from ..exact._errors import LINES, UserError, note, printable, require
+from ..exact._files import whole_file
+from ..exact._quiet import quiet_libraries
+from ..images._data_module import ImageDataModule
+from ..images._files import FileDataset, why_unreadable
+from ..images._module import ClassifierModule
+from ..images._predictions import QUIET
+from ..images._preprocessing import Preprocessing, bands_of
+from ..images._progress import progress_bar
+from ..images._scan import image_paths, listed_paths, spelt
+from ._command import ExactTrainer
+from ._output import CSV, require_new
+
+_PIPE_CLOSED = 128 + signal.SIGPIPE
+
+Columns = Callable[[Tensor], dict[str, object]]
+"""Makes the columns of an image from its probabilities, float32 (classes,), on the CPU."""
+
+
+def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -> int:
+    """Labels files and writes a row for each, as the options of ``predict`` say.
+
+    Args:
+        model: The model; ``--embeddings`` needs its ``network_head``.
+        columns: Makes the columns of an image from its probabilities, float32 (classes,), on the
+            CPU. The path precedes them, and why a file cannot be read follows.
+        options: The command's options.
+
+    Returns:
+        The exit code: 1 if files could not be read, else 0.
+    """
+    quiet_libraries()  # again, as Lightning sets its loggers' levels when it is imported
+    warnings.filterwarnings("ignore", module="PIL", category=UserWarning)  # on what it gets over
+    warnings.filterwarnings("ignore", message="Total length .* is zero")  # with --resume
+    writer = RowWriter(columns)
+    if options.embeddings is not None:
+        head: Any = model.network_head
+        head.register_forward_pre_hook(lambda _, inputs: writer.seen.append(inputs[0]))
+    trainer = ExactTrainer(**options.trainer, **QUIET, callbacks=[writer])
+    files = NamedFiles(
+        model.preprocessing, options.batch_size * trainer.world_size, options.num_workers
+    )
+    predict = partial(trainer.predict, model, datamodule=files, return_predictions=False)
+    if not trainer.is_global_zero:
+        predict()
+        return 0
+    output = options.output
+    if options.resume and (output is None or options.embeddings is not None):
+        raise UserError(
+            "--resume needs --output, whose rows it continues; it cannot continue --embeddings"
+        )
+    require_new("--output", output, options.overwrite or options.resume)
+    require_new("--embeddings", options.embeddings, options.overwrite)
+    require(
+        output is None or options.embeddings != output,
+        "--embeddings",
+        output,
+        "another file than --output",
+    )
+    paths = _listed(options, model)
+    header = ["path", *columns(torch.zeros(len(model.class_names))), "error"]
+    earlier = resume_rows(output, header) if options.resume and os.path.exists(output) else []
+    done = {row[0] for row in earlier}
+    files.paths = [path for path in paths if spelt(path) not in done]
+    writer.unreadable = sum(row[-1] != "" for row in earlier)
+    # unlike print, a descriptor tells of a closed pipe
+    target = output or sys.stdout.fileno()
+    try:
+        with (
+            open(target, "a" if earlier else "w", 1, closefd=target is output, **CSV) as file,
+            progress_bar(len(paths), len(earlier)) as writer.bar,
+        ):
+            lines = file if output else PrintableLines(file)
+            writer.rows = csv.DictWriter(lines, header, lineterminator="\n")
+            if not earlier:
+                writer.rows.writeheader()
+            predict()
+    except BrokenPipeError:  # as where head has seen enough
+        return _PIPE_CLOSED
+    except SystemExit as end:  # Lightning's code for Ctrl-C is that of unreadable files here
+        raise KeyboardInterrupt from end
+    if options.embeddings is not None:
+        with open(options.embeddings, "wb") as file:
+            np.save(file, torch.stack(writer.embeddings).numpy())
+    count = writer.unreadable
+    broken = f"; {count:,} cannot be read, as the column 'error' says" if count else ""
+    labelled = len(earlier) + len(files.paths) - count
+    note(f"labelled {labelled:,} images{broken}{f': {output}' if output else ''}")
+    return 1 if count else 0
+
+
+def _listed(options: Namespace, model: ClassifierModule) -> list[str]:
+    """Lists the files that the options name, in folders and on standard input, too."""
+    stream = {"-": listed_paths(sys.stdin.buffer)} if "-" in options.paths else {}
+    named = [path for name in options.paths for path in stream.get(name, [name])]
+    bands = bands_of(model.preprocessing)
+    paths = list(image_paths(named, lambda text: note(f"note: {text}"), bands))
+    if not paths:
+        raise UserError(f"there are no images in {', '.join(options.paths)}")
+    return paths
+
+
+class PrintableLines:
+    """Writes lines to standard output, without characters that control a terminal.
+
+    Names of classes are a checkpoint's, and names of files may be anyone's.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        """Writes text."""
+        return self._file.write(printable(text, keep=LINES))
+
+
+class NamedFiles(ImageDataModule):
+    """Image files in their order, whose ``paths`` only the first process knows."""
+
+    class_names: ClassVar[list[str]] = []  # the model's, and nobody asks
+
+    def __init__(
+        self, preprocessing: Preprocessing, batch_size: int, num_workers: int | None
+    ) -> None:
+        super().__init__(batch_size, num_workers)
+        self.paths: list[str] = []
+        self._preprocessing = preprocessing
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The model's."""
+        return self._preprocessing
+
+    def load(self) -> dict[str, FileDataset]:
+        """Opens the files; those that cannot be read have the label -1."""
+        trainer = cast(Trainer, self.trainer)
+        paths = trainer.strategy.broadcast(self.paths)
+        # each process has as many, as all gather each batch
+        paths = [*paths, *[""] * (-len(paths) % trainer.world_size)]
+        labels = torch.zeros(len(paths))
+        return {"test": FileDataset(paths, labels, self.preprocessing, skip=True)}
+
+
+class RowWriter(Callback):
+    """Gathers what all processes have computed; the first one writes a row for each file.
+
+    Lightning's ``BasePredictionWriter`` gathers nothing.
+
+    Attributes:
+        rows: Writes the rows, in the first process.
+        bar: Shows their number, likewise.
+        seen: What the network's head has seen in this batch, if wanted.
+        embeddings: What it has seen of each file, likewise.
+        unreadable: The number of files that could not be read.
+    """
+
+    rows: "csv.DictWriter[str]"
+    bar: tqdm
+
+    def __init__(self, columns: Columns) -> None:
+        self.seen: list[Tensor] = []
+        self.embeddings: list[Tensor] = []
+        self.unreadable = 0
+        self._columns = columns
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Writes the rows of a batch of each process, in the order of the files."""
+        fields = [batch.indices, batch.labels, outputs.float()]
+        if self.seen:
+            # of the first view; a single image is computed as two
+            features = self.seen[0][: len(outputs)].float().flatten(1)
+            fields.append(features.masked_fill(batch.labels[:, None] < 0, math.nan))
+            self.seen.clear()
+        fields = [pl_module.all_gather(field).view(-1, *field.shape[1:]).cpu() for field in fields]
+        if not trainer.is_global_zero:
+            return
+        paths = trainer.datamodule.paths  # type: ignore[attr-defined]  # set by a loop
+        for place in fields[0].argsort().tolist():
+            index, label, probabilities, *vector = (field[place] for field in fields)
+            if index < len(paths):
+                row: dict[str, object] = {"path": spelt(paths[index])}
+                if label < 0:
+                    row["error"] = why_unreadable(paths[index], pl_module.preprocessing)
+                else:
+                    row |= self._columns(probabilities)
+                self.rows.writerow(row)
+                self.bar.update()  # type: ignore[no-untyped-call]
+                self.embeddings += vector
+                self.unreadable += "error" in row
+
+
+def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[str]]:
+    """Reads the rows of a file, and removes an interrupted last one from it."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
+    rows = list(csv.reader(io.StringIO(text, newline="")))[: -1 if is_cut else None]
+    if rows and (rows[0] != header or {*map(len, rows)} != {len(header)}):
+        raise UserError(
+            f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
+        )
+    with whole_file(Path(path)) as partial, open(partial, "w", **CSV) as whole:
+        csv.writer(whole, lineterminator="\n").writerows(rows)
+    return rows[1:]

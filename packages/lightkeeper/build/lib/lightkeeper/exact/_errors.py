@@ -1,0 +1,126 @@
+"""Errors that a user can fix, notes, and how they are worded."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import signature
+from traceback import walk_tb
+
+LINES = "\n"
+_LONGEST_LINE = 2000  # characters, more than those of a long path and its message
+WORKER_DIED = (
+    "a process that loads images has died, perhaps because memory ran out; fewer workers"
+    " (num_workers) or a smaller batch_size need less"
+)
+ROOM_FOR_WORKERS = (
+    "enlarge /dev/shm (docker run --shm-size), raise the limit of open files (ulimit -n), shorten"
+    " TMPDIR, or set --data.num_workers 0"
+)
+_LIBRARIES = {
+    *("torch", "torchvision", "torchmetrics", "timm", "lightning", "numpy", "PIL"),
+    *sys.stdlib_module_names,
+}
+_REFUSALS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+
+
+class UserError(Exception):
+    """A user error: its message, which commands print alone, says what is wrong and where."""
+
+
+class LocalError(UserError):
+    """A UserError that one process may notice alone, so that each process prints its own."""
+
+
+class NonFiniteError(LocalError):
+    """Training has met numbers that are not finite; resuming would fail the same way."""
+
+
+class UnreadableFileError(LocalError):
+    """A file cannot be read."""
+
+
+def printable(text: object, keep: str = "") -> str:
+    """Escapes characters that control a terminal, such as ANSI codes, except ``keep``.
+
+    Long lines, as of a name in a file from elsewhere, lose their middle.
+    """
+    escaped = "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode()
+        for c in str(text)
+    )
+    return "\n".join(map(_shortened, escaped.split("\n")))
+
+
+def _shortened(line: str) -> str:
+    if len(line) <= _LONGEST_LINE:
+        return line
+    part = _LONGEST_LINE // 2
+    return f"{line[:part]} [{len(line) - 2 * part:,} characters] {line[-part:]}"
+
+
+def note(text: str) -> None:
+    """Prints a line about the work to standard error; standard output is for results."""
+    print(printable(text, keep=LINES), file=sys.stderr, flush=True)
+
+
+def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:
+    """Joins names as in ``a, b and c``, or with ``most`` as in ``a, b and 5 more``."""
+    shown = [printable(name) for name in names]
+    if most is not None and len(shown) > most:
+        shown[most:] = [f"{len(shown) - most:,} more"]
+    *first, last = shown or ["none"]
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def first_sentence(error: BaseException) -> str:
+    """Returns the first sentence of a library's error, or its type if it has no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
+
+
+def first_of_machine() -> bool:
+    """Returns True in the first process of a machine, even before processes can communicate."""
+    # Lightning's launcher and torchrun set the one, srun the other
+    return (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0") == "0"
+
+
+@contextmanager
+def options_of_library(
+    cls: type, option: str, arguments: Mapping[str, object] | None = None
+) -> Iterator[None]:
+    """Turns an error of a library's class into one of its options, which people choose.
+
+    A class of one's own, and what a library's calls of one's own, may have a bug: that error stays.
+
+    Args:
+        cls: The class that is at work.
+        option: The option that names it.
+        arguments: Its arguments, if it is being built.
+
+    Raises:
+        UserError: The class refuses its options.
+    """
+    try:
+        yield
+    except Exception as error:
+        # of its kinds, memory that ran out is no option
+        is_refusal = isinstance(error, _REFUSALS) or type(error) is RuntimeError
+        # the first two are this function and its caller
+        modules = [str(frame.f_globals["__name__"]) for frame, _ in walk_tb(error.__traceback__)]
+        packages = {name.partition(".")[0] for name in [cls.__module__, *modules[2:]]}
+        if not is_refusal or not packages <= _LIBRARIES:
+            raise
+        usual = signature(cls).parameters
+        changed = ", ".join(
+            f"{name}={value!r}"
+            for name, value in (arguments or {}).items()
+            if name not in usual or usual[name].default != value
+        )
+        call = f"{cls.__name__}({changed})" if changed else cls.__name__
+        raise UserError(f"--{option}: {call}: {' '.join(str(error).split())}") from error
+
+
+def require(condition: bool, option: str, value: object, wanted: str) -> None:
+    """Raises a UserError, "OPTION must be WANTED, got VALUE", unless the condition holds."""
+    if not condition:
+        raise UserError(f"{option} must be {wanted}, got {value}")

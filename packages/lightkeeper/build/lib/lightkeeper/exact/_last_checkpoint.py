@@ -1,0 +1,177 @@
+"""Keeps ``last.ckpt``, from which a run resumes exactly, and stops a run on request."""
+
+import time
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ._errors import require
+from ._loggers import curve_lengths
+from ._processes import EXIT_CODE, StopRequest
+from ._upstream import correct_progress, reopen_epoch
+
+CHECKPOINTS = "checkpoints"
+LAST = "last.ckpt"
+PREVIOUS = "previous.ckpt"
+Checkpoint = dict[str, Any]
+"""The contents of a checkpoint."""
+
+CURVES = "curves"
+_METRICS = "newest_metrics"
+_SHOULD_STOP = "should_stop"
+_SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
+
+
+class Action(IntEnum):
+    """Requests of a process between two steps; all processes do the largest."""
+
+    CONTINUE = 0
+    SAVE = 1
+    STOP = 2
+
+
+class StoppedError(SystemExit):
+    """Training was asked to stop; all is saved."""
+
+
+class LastCheckpoint(Callback):
+    """Saves ``last.ckpt`` between two steps, where all of a step is concluded.
+
+    That is when a batch has been fetched and nothing was done with it. Lightning's
+    ``ModelCheckpoint`` saves while a step is being concluded, so that what is logged after it would
+    be missing from the curve of the resumed run. Saves every few minutes; between epochs, unless
+    that would take more than a twentieth of the time; at the end of training; and when SIGTERM,
+    SIGINT, SIGUSR1 or SIGUSR2 asks the run to stop.
+
+    Args:
+        every_minutes: The longest time in minutes between two saves.
+        every_n_steps: Saves after every so many optimizer steps as well.
+    """
+
+    def __init__(self, every_minutes: float = 3.0, every_n_steps: int | None = None) -> None:
+        require(every_minutes > 0, "every_minutes", every_minutes, "above 0")
+        require(
+            every_n_steps is None or every_n_steps > 0, "every_n_steps", every_n_steps, "above 0"
+        )
+        self.every_minutes = every_minutes
+        self.every_n_steps = every_n_steps
+        self._request = StopRequest()
+        self._resumed = False
+        self._metrics: dict[str, float] = {}
+        self._save_took = 0.0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Handles signals, in training and during the final test."""
+        self._request.listen()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: object) -> None:
+        """Restores the handlers of signals."""
+        self._request.ignore()
+
+    on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restores the newest metrics, and starts the clock."""
+        trainer.callback_metrics.update(
+            {name: torch.tensor(value) for name, value in self._metrics.items()}
+        )
+        self._saved_at = self._agreed_at = time.monotonic()
+        self._agreed_step = self._next_agreement = trainer.global_step
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        """Saves, or saves and stops, if any process wants to."""
+        if self._resumed:
+            correct_progress(trainer)
+            self._resumed = False
+        if batch_idx % trainer.accumulate_grad_batches == 0:
+            self._do(self._agree(trainer, between_epochs=batch_idx == 0), trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Saves the end of training."""
+        self._do(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
+
+    def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
+        """Stops this process, without which the others end, if it was asked to; all was saved."""
+        if self._request.made:
+            _stop(trainer)
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
+        """Adds the newest metrics, the lengths of curves, and whether training was ended."""
+        checkpoint[CURVES] = curve_lengths(trainer)
+        checkpoint[_SHOULD_STOP] = trainer.should_stop
+        checkpoint[_METRICS] = {
+            name: float(value) for name, value in trainer.callback_metrics.items()
+        }
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
+        """Remembers the newest metrics, which schedules may look at before there are new ones."""
+        if not trainer.training:
+            return
+        self._resumed = True
+        self._metrics = checkpoint[_METRICS]  # Lightning clears the trainer's before it trains
+        trainer.should_stop = checkpoint[_SHOULD_STOP]
+        is_done = 0 <= trainer.max_steps <= checkpoint["global_step"]
+        if not (trainer.should_stop or is_done):
+            reopen_epoch(checkpoint)
+
+    def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
+        """Returns what all processes do now.
+
+        They agree between epochs and about once a second, not in each step.
+        """
+        step = trainer.global_step
+        now = time.monotonic()
+        is_due = self.every_n_steps is not None and step > 0 and step % self.every_n_steps == 0
+        # clocks differ: the first process decides
+        is_time = trainer.is_global_zero and self._is_time(now, between_epochs and step > 0)
+        action = Action.SAVE if is_due or is_time else Action.CONTINUE
+        if self._request.made:
+            action = Action.STOP
+        if trainer.world_size == 1:
+            return action
+        if not (between_epochs or is_due or step >= self._next_agreement):
+            return Action.CONTINUE
+        # steps a second, the same for all once agreed
+        rate = (step - self._agreed_step) / max(now - self._agreed_at, 1e-3)
+        request = torch.tensor([float(action), rate], device=trainer.strategy.root_device)
+        largest, rate = trainer.strategy.reduce(request, reduce_op="max").tolist()
+        self._agreed_at = now
+        self._agreed_step = step
+        self._next_agreement = step + max(1, int(rate))
+        return Action(int(largest))
+
+    def _is_time(self, now: float, between_epochs: bool) -> bool:
+        elapsed = now - self._saved_at
+        is_cheap = between_epochs and self._save_took <= _SHARE_OF_TIME * elapsed
+        return is_cheap or elapsed >= 60 * self.every_minutes
+
+    def _do(self, action: Action, trainer: Trainer) -> None:
+        if action > Action.CONTINUE and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            began = time.monotonic()
+            last = Path(trainer.default_root_dir) / CHECKPOINTS / LAST
+            # one that was neither written nor read here may be damaged
+            is_sound = self._save_took > 0 or trainer.ckpt_path == str(last)
+            if trainer.is_global_zero and is_sound and last.exists():
+                last.replace(last.with_name(PREVIOUS))
+            trainer.save_checkpoint(last)
+            self._saved_at = time.monotonic()
+            self._save_took = self._saved_at - began
+        if action == Action.STOP:
+            _stop(trainer)
+
+
+def _stop(trainer: Trainer) -> NoReturn:
+    # Lightning kills the first process if one that it has launched itself ends with a code
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    launched = trainer.local_rank > 0 and isinstance(environment, LightningEnvironment)
+    raise StoppedError(0 if launched else EXIT_CODE)

@@ -1,0 +1,86 @@
+"""Stops training if a gradient or a weight is not finite, before it is saved."""
+
+from collections.abc import Mapping
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from ._errors import NonFiniteError, note
+
+_ADVICE = "the checkpoints are from before; try a lower --model.optimizer.lr, under another --name"
+
+
+def require_finite(weights: Mapping[str, object], step: int) -> None:
+    """Raises an error if a weight is not finite."""
+    for name, value in weights.items():
+        if isinstance(value, Tensor) and not value.isfinite().all():
+            raise NonFiniteError(
+                f"{name} has values that are not finite after step {step}; {_ADVICE}"
+            )
+
+
+class StopOnNonFinite(Callback):
+    """Stops training at a gradient, a weight or a loss that is not finite.
+
+    Lightning's ``detect_anomaly`` slows each step down. On a CPU each step is checked. Other devices
+    would have to wait for Python, so only the steps are checked that are logged, which wait anyway.
+    A loss scaler skips such steps by itself, until its scale is below 1.
+    """
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Checks the gradient, which a loss that is not finite spoils, too."""
+        step = trainer.global_step + 1
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+        if pl_module.device.type != "cpu" and (every == 0 or step % every):
+            return
+        scaler = _scaler_of(trainer)
+        if scaler is not None and scaler.get_scale() >= 1:
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if not get_total_norm([p.grad for p in parameters if p.grad is not None]).isfinite():
+            raise NonFiniteError(
+                f"training stopped at step {step}: the gradient is not finite; {_ADVICE}"
+            )
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Checks the loss that was logged last, and the weights; the model checks what is saved.
+
+        The gradient of such a loss may be finite. It is the same in all processes, though the loss
+        of one alone is infinite.
+        """
+        loss = trainer.callback_metrics.get("train/loss")
+        if loss is not None and not loss.isfinite() and _scaler_of(trainer) is None:
+            raise NonFiniteError(
+                f"training stopped after step {trainer.global_step}: train/loss is not"
+                f" finite; {_ADVICE}"
+            )
+        require_finite(pl_module.state_dict(), trainer.global_step)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Checks the loss of the validation, or of the test, where finite weights may overflow.
+
+        A loss scaler belongs to float16, in which a network may do so until it has learnt a little.
+        """
+        split = "test" if trainer.testing else "val"
+        loss = trainer.callback_metrics.get(f"{split}/loss")
+        if loss is None or loss.isfinite():
+            return
+        problem = f"{split}/loss is not finite"
+        if split == "test":
+            raise NonFiniteError(f"{problem}; to record it, --callbacks.stop_on_non_finite false")
+        problem = f"after step {trainer.global_step}, {problem}"
+        if _scaler_of(trainer) is None:
+            raise NonFiniteError(f"{problem}; {_ADVICE}")
+        rank_zero_only(note)(f"{problem}; training goes on")
+
+    on_test_end = on_validation_end
+
+
+def _scaler_of(trainer: Trainer) -> GradScaler | None:
+    return getattr(trainer.precision_plugin, "scaler", None)

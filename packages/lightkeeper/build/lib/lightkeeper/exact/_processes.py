@@ -1,0 +1,92 @@
+"""A run's processes: the signals that stop them, and an end for all when the first one dies."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, try again
+_FIRST_PID = "LOCAL_RANK_0_PID"  # in the environment of what the first process starts
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+
+
+class StopRequest:
+    """Sets ``made`` when the system or the user wants the run to stop; training looks here.
+
+    Lightning's own handlers, which the commands switch off, save and talk to other processes in the
+    middle of whatever the signal interrupted, and hang now and then.
+
+    Args:
+        further: Signals beside ``SIGNALS`` that count, too.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+    def __init__(self, *further: signal.Signals) -> None:
+        self.made = False
+        self._signals = (*self.SIGNALS, *further)
+        self._before: dict[signal.Signals, Any] = {}
+
+    def listen(self) -> None:
+        """Takes the signals over."""
+        self._before = {number: signal.signal(number, self._note) for number in self._signals}
+
+    def ignore(self) -> None:
+        """Hands the signals back to whoever handled them before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.made and number == signal.SIGINT:  # who presses Ctrl-C twice does not want to wait
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.made = True
+
+
+def watch_processes(launcher: object) -> None:
+    """Has Linux end the processes that Lightning started when the first one ends, however it does.
+
+    Otherwise they would wait in a collective until the backend's time limit. Lightning's observer
+    ends the first one when another dies; torchrun and srun watch their own.
+    """
+    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        if hasattr(launcher, "procs"):
+            os.environ[_FIRST_PID] = str(os.getpid())
+    elif _FIRST_PID in os.environ:
+        end_with_parent(int(os.environ[_FIRST_PID]), signal.SIGKILL)
+
+
+def end_with_parent(parent: int, number: int) -> None:
+    """Has Linux send this process a signal when its parent ends, and ends it if that has ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(2)
+
+
+@contextmanager
+def cpu_limit(seconds: float, error: Exception) -> Iterator[None]:
+    """Raises an error in a block that computes for longer; not in other threads than the main one.
+
+    Python handles signals within the search for a regular expression, too, which has no limit.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise error
+
+    if threading.current_thread() is not threading.main_thread():  # which gets no signals
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -1,0 +1,207 @@
+"""All private names of torch, Lightning and jsonargparse that the package uses, and why.
+
+``tests/engine/test_boundaries.py`` compares the source of each with the version that was read when
+it was listed here, so that an upgrade which renames or changes one fails there, by name.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing.queues
+import os
+import sys
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any
+
+from ._errors import ROOM_FOR_WORKERS
+
+if TYPE_CHECKING:  # none of them is needed for ``--help``
+    from argparse import Action
+    from collections.abc import Mapping
+
+    from jsonargparse import ArgumentParser
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import WeightAveraging
+
+_LIGHTNING = "lightning.pytorch"
+_SIGNALS = f"{_LIGHTNING}.trainer.connectors.signal_connector"
+_EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
+
+# the first 12 digits of BLAKE2b of the sources in lightning 2.6.6, torch 2.14.1 and
+# jsonargparse 4.53.0
+PRIVATE_NAMES = {
+    # disable_signal_handling: the handlers run a collective inside a signal handler, which can
+    # hang; the other is a broadcast in each step for these handlers
+    f"{_SIGNALS}:_SignalConnector.register_signal_handlers": "3bb3a070ed4d",
+    f"{_EPOCH_LOOP}:_TrainingEpochLoop._broadcast_sigterm_tensor": "f669f58bdf01",
+    # correct_progress: counts the step before a checkpoint twice; the setter restarts the loops
+    # below as well
+    f"{_EPOCH_LOOP}:_TrainingEpochLoop.reset": "31f50fa57a84",
+    f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
+    # position_of, progress_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
+    f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
+    # length_attributes: the schedule keeps its length under another name as well
+    "torch.optim.lr_scheduler:OneCycleLR.__init__": "1271b0335061",
+    # follow_until_averaging: the average is the initial weights until its first update
+    f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
+    # keep_average: which weights the callback loads
+    f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.on_load_checkpoint": "65cfb1da8bfd",
+    # trainer_of: the public property raises an error where there is no trainer
+    f"{_LIGHTNING}.core.module:LightningModule.trainer": "fb4fcc6dca04",
+    # limited_tensors: a mode has no public name, but is what torch's notes on extending it show
+    "torch.utils._python_dispatch:TorchDispatchMode.__enter__": "1987b267addc",
+    # options_of: argparse has no public list of a parser's options
+    "jsonargparse._core:ArgumentParser.get_config_files": "b98890f21fdb",
+}
+
+
+def disable_signal_handling(trainer: Trainer) -> None:
+    """Disables Lightning's handling of SIGTERM, a broadcast that others may not take part in.
+
+    What stops a run is in ``training/last_checkpoint.py``.
+    """
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    loop = trainer.fit_loop.epoch_loop
+    loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def is_accumulating(trainer: Trainer) -> bool:
+    """Returns True if the optimizer step that the current batch belongs to is a later batch's."""
+    done = trainer.fit_loop.batch_idx + 1
+    last = done >= trainer.num_training_batches or trainer.is_last_batch
+    return done % trainer.accumulate_grad_batches > 0 and not last
+
+
+def correct_progress(trainer: Trainer) -> None:
+    """Corrects what Lightning counts twice when it resumes within an epoch.
+
+    That is the fetched batch and the step before it. It would also skip a schedule that watches a
+    metric at the end of the epoch.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    # not by way of the property of the first, which makes that True with --trainer.max_steps
+    trainer.fit_loop._restarting = loop.restarting = False
+    loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
+    by_hand = (
+        not trainer.lightning_module.automatic_optimization
+    )  # where a batch may take several steps
+    loop._batches_that_stepped = (
+        loop.batch_progress.total.completed if by_hand else trainer.global_step
+    )
+
+
+def position_of(trainer: Trainer) -> tuple[int, int]:
+    """Returns the epoch that training is in, and the number of its batches that are done.
+
+    Not ``current_epoch``, which a resumed run updates only after its loader has begun.
+    """
+    loop = trainer.fit_loop
+    epochs: Any = loop.epoch_progress.current  # declared as its base
+    return epochs.processed, loop.epoch_loop.batch_progress.current.ready
+
+
+def reopen_epoch(checkpoint: dict[str, Any]) -> None:
+    """Makes the end of training one between two steps.
+
+    A longer run would lose the rest of its epoch, or the next one.
+    """
+    progress = checkpoint["loops"]["fit_loop"]
+    epochs = progress["epoch_progress"]
+    batches = progress["epoch_loop.batch_progress"]
+    if epochs["current"]["processed"] < max(1, epochs["current"]["started"]):
+        return  # it is one already, or training has not begun
+    batches["total"]["ready"] += 1
+    if batches["is_last_batch"]:
+        batches.update(current=dict.fromkeys(batches["current"], 0), is_last_batch=False)
+    else:
+        for counts in (epochs["current"], epochs["total"]):
+            counts["processed"] = counts["completed"] = counts["started"] - 1
+
+
+def progress_of(trainer: Trainer) -> dict[str, Any]:
+    """Returns the counters that a trainer restores, as a checkpoint has them."""
+    return {"loops": {"fit_loop": trainer.fit_loop.state_dict()}}
+
+
+def length_attributes(schedule: Mapping[str, Any]) -> list[str]:
+    """Names the attributes in a schedule's state that follow from the length of training."""
+    changed = schedule.get("lengths")
+    others = changed if isinstance(changed, list) else []  # a file may say anything
+    return [name for name in schedule if name in ("total_steps", "_schedule_phases", *others)]
+
+
+def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:
+    """Gives an average that was not updated yet the newest weights, and returns True if so.
+
+    Lightning validates and saves the average, which until then is the initial weights (#21724).
+    """
+    average = averaging._average_model
+    if average is None or average.n_averaged:
+        return False
+    average.module.load_state_dict(model.state_dict())
+    return True
+
+
+def keep_average(checkpoint: dict[str, Any]) -> None:
+    """Lets a test load a checkpoint's average, where the callback would put the raw weights."""
+    if "current_model_state" in checkpoint:
+        checkpoint["current_model_state"] = checkpoint["state_dict"]
+
+
+def limited_tensors(most: int, refusal: Exception) -> AbstractContextManager[object]:
+    """Raises an error before any tensor of more than so many numbers is made, as a buffer may be.
+
+    Where the arguments of an operation could make one, its shape is found on the ``meta`` device.
+    """
+    from torch import Tensor, device
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves, tree_map_only
+
+    class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, operation: Any, types: object, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            is_new = not operation._schema.is_mutable  # else it changes a tensor that is there
+            if is_new and _bound(tree_leaves((args, kwargs))) > most:
+                like, options = tree_map_only(Tensor, lambda x: x.to("meta"), (args, kwargs))
+                options |= {"device": device("meta")} if "device" in options else {}
+                options.pop("generator", None)
+                shapes: Any = ()
+                with suppress(Exception):  # such as item(), which makes no tensor
+                    shapes = operation(*like, **options)
+                if any(x.numel() > most for x in tree_leaves(shapes) if isinstance(x, Tensor)):
+                    raise refusal
+            return operation(*args, **kwargs)
+
+    def _bound(values: list[Any]) -> float:
+        """Returns no less than the numbers that an operation on these could make."""
+        sizes = (x.numel() if isinstance(x, Tensor) else x for x in values)
+        numbers = [abs(x) for x in sizes if isinstance(x, int | float)]
+        return math.prod(max(x, 1 / x) for x in numbers if x)
+
+    return Limited()  # type: ignore[no-untyped-call]
+
+
+def trainer_of(model: LightningModule) -> Trainer | None:
+    """Returns the trainer that a model is attached to, if there is one."""
+    return model._trainer
+
+
+def options_of(parser: ArgumentParser) -> list[Action]:
+    """Returns the options of a parser, in their order."""
+    return list(parser._actions)
+
+
+class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
+    """A queue of batches that ends its worker where one cannot be sent.
+
+    Python calls this hook in the queue's own thread; its default prints the error and drops the
+    batch, for which the run would wait for ever. Python has no public name for it.
+    """
+
+    @staticmethod
+    def _on_queue_feeder_error(error: BaseException, _batch: object) -> None:
+        text = f"a loader worker cannot send a batch ({error}); {ROOM_FOR_WORKERS}"
+        sys.stderr.write(f"error: {text}\n")
+        os._exit(1)

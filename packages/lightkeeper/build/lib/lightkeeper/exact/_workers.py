@@ -1,0 +1,96 @@
+"""A loader that starts its workers late, and the end and signals of these workers."""
+
+import atexit
+import copy
+import errno
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import Any, cast
+
+from torch.utils.data import DataLoader, Dataset, default_convert
+
+from ._errors import ROOM_FOR_WORKERS, WORKER_DIED, LocalError
+from ._processes import StopRequest
+from ._upstream import BatchQueue
+
+
+def image_loader(
+    dataset: object, batch_size: int, workers: int, prefetch_factor: int, **options: Any
+) -> "LazyDataLoader":
+    """Makes a loader of the batches that a dataset serves, whose workers persist between epochs."""
+    if workers:
+        atexit.register(_end_workers)
+    return LazyDataLoader(
+        cast("Dataset[Any]", dataset),
+        batch_size=batch_size,
+        num_workers=workers,
+        collate_fn=default_convert,  # a dataset serves whole batches
+        prefetch_factor=prefetch_factor if workers else None,
+        persistent_workers=workers > 0,
+        worker_init_fn=_leave_signals_to_the_run,
+        multiprocessing_context=worker_context(workers) if workers else None,
+        **options,
+    )
+
+
+def worker_context(workers: int) -> BaseContext:
+    """Returns Python's context of processes, with queues that lose no batch.
+
+    Raises:
+        LocalError: There is no room for the queues of that many workers, of which torch's loader
+            would tell neither where nor why.
+    """
+    context = copy.copy(multiprocessing.get_context())
+    context.Queue = partial(BatchQueue, ctx=context)  # type: ignore[method-assign]
+    try:
+        # one for each, one for all, and an event, which takes as much
+        for queue in [context.Queue() for _ in range(workers + 2)]:
+            queue.close()
+    except OSError as error:
+        raise LocalError(
+            f"loader workers cannot be started ({error}); {ROOM_FOR_WORKERS}"
+        ) from error
+    return context
+
+
+class LazyDataLoader(DataLoader[Any]):
+    """A ``DataLoader`` that starts its workers and sampler with the first batch.
+
+    Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed
+    run would see the wrong samples. ``before_batch`` is called with the number of each batch before
+    the loader yields it.
+    """
+
+    before_batch: Callable[[int], None] | None = None
+
+    # a generator is all that a ``for`` needs
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        try:
+            for number, batch in enumerate(super().__iter__()):
+                if self.before_batch is not None:
+                    self.before_batch(number)
+                yield batch
+        except (EOFError, ConnectionError) as error:  # it died while it sent a batch
+            raise LocalError(WORKER_DIED) from error
+        except RuntimeError as error:
+            lack = error.__context__  # which torch hides
+            if isinstance(lack, OSError) and lack.errno in (errno.EMFILE, errno.ENFILE):
+                text = f"no batch can be received ({lack}); {ROOM_FOR_WORKERS}"
+                raise LocalError(text) from error
+            raise
+
+
+def _leave_signals_to_the_run(_worker: int) -> None:
+    """Ignores the run's stop signals in a worker: the run finishes its step first."""
+    for number in StopRequest.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end_workers() -> None:
+    """Kills workers that an error has left, as they ignore the signal that Python sends."""
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()

@@ -1,0 +1,100 @@
+"""Image files whose numbers Pillow takes for others: corrected if that is simple, else refused."""
+
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, TiffImagePlugin
+from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+
+from ._metadata import ORIENTATION, SIDEWAYS
+
+# tags of TIFF files that Pillow has no name for, and values of them
+_INKS = 332
+_WHITE_IS_ZERO, _BLACK_IS_ZERO, _CMYK, _YCBCR, _LAB = 0, 1, 5, 6, 8
+_SEPARATE = 2
+_J2K_SIZES = b"\xff\x4f\xff\x51"  # begins the code stream of a JPEG 2000 file
+_J2K_BITS = 42  # bytes behind that begin: the bits of the first channel, less 1
+
+
+def correct_depth(image: Image.Image) -> None:
+    """Has Pillow decode an image to its picture, or raises an error if that would be another.
+
+    Call it before the pixels are decoded.
+    """
+    if isinstance(image, TiffImageFile):
+        _correct_tiff(image)
+    elif isinstance(image, Jpeg2KImageFile) and image.fp is not None:
+        _require_j2k_depth(image.fp, image.mode)
+    if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):
+        raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
+
+
+def upper_bits(image: Image.Image) -> NDArray[np.uint8]:
+    """Returns the upper 8 bits of a grey image of 9 to 16, as 0 for black."""
+    pixels = np.asarray(image)  # which Pillow would clip, not scale
+    if not isinstance(image, TiffImageFile):
+        return (pixels >> 8).astype(np.uint8)
+    upper = (pixels >> (_bits(image)[0] - 8)).astype(np.uint8)
+    return ~upper if _photometric(image) == _WHITE_IS_ZERO else upper
+
+
+def _bits(image: TiffImageFile) -> tuple[int, ...]:
+    bits: tuple[int, ...] = image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (1,))
+    return bits
+
+
+def _photometric(image: TiffImageFile) -> int:
+    photometric: int = image.tag_v2.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, _WHITE_IS_ZERO)
+    return photometric
+
+
+def _correct_tiff(image: TiffImageFile) -> None:
+    tags, photometric = image.tag_v2, _photometric(image)
+    is_plain = image.info["compression"] == "raw"  # libtiff reads the others
+    if set(tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))) == {2} and max(_bits(image)) < 32:
+        raise ValueError("its pixels are signed numbers; save it with unsigned ones")
+    if photometric == _CMYK and tags.get(_INKS, 1) != 1:
+        raise ValueError("its inks are not CMYK; save it in RGB")
+    if is_plain and photometric == _YCBCR and _is_subsampled(image):
+        raise ValueError("its colours are subsampled YCbCr; save it in RGB")
+    if image.mode == "P" and 0 < max(tags[TiffImagePlugin.COLORMAP]) < 256:
+        raise ValueError("its palette has 8 bits, not 16; save it in RGB")
+    is_separate = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == _SEPARATE
+    if is_separate and (is_plain or photometric == _LAB):
+        _correct_planes(image)
+    if tags.get(ORIENTATION) in SIDEWAYS:
+        image.filename = ""  # or Pillow would map its pixels with width and height exchanged
+
+
+def _is_subsampled(image: TiffImageFile) -> bool:
+    subsampling: tuple[int, ...] = image.tag_v2.get(TiffImagePlugin.YCBCRSUBSAMPLING, (2, 2))
+    return subsampling != (1, 1)
+
+
+def _correct_planes(image: TiffImageFile) -> None:
+    """Has Pillow read separate channels as they are: it knows the letter of each and no more."""
+    bits, photometric = set(_bits(image)), _photometric(image)
+    is_reversed = image.tag_v2.get(TiffImagePlugin.FILLORDER, 1) != 1
+    is_letter = bits == {8} and photometric not in (_WHITE_IS_ZERO, _YCBCR, _LAB)
+    is_letter |= bits == {1} and photometric == _BLACK_IS_ZERO
+    if is_reversed or not (is_letter or (bits == {16} and image.tile)):
+        raise ValueError("its channels are stored separately; save it with interleaved channels")
+    if bits == {16}:
+        order = "L" if image.tag_v2.prefix == TiffImagePlugin.II else "B"
+        grey = image.mode if image.mode.startswith("I") else ""
+        image.tile = [
+            tile._replace(args=(grey or f"{tile.args[0][0]};16{order}", *tile.args[1:]))
+            for tile in image.tile
+            if isinstance(tile.args, tuple) and tile.args[0][0].isalpha()  # no further channel
+        ]
+
+
+def _require_j2k_depth(file: IO[bytes], mode: str) -> None:
+    """Raises an error for bits that Pillow does not scale, or whose white it turns black."""
+    file.seek(0)
+    content = file.read()
+    bits = (content[content.index(_J2K_SIZES) + _J2K_BITS] & 0x7F) + 1
+    if bits < 8 or (bits > 8 and mode != "I;16") or bits > 16:
+        raise ValueError(f"its pixels have {bits} bits; save it with 8, or as PNG with 16")

@@ -1,0 +1,94 @@
+"""The base of data modules whose images have any size: resized and cropped in loader workers."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from jsonargparse.typing import OpenUnitInterval, PositiveInt
+
+from ..exact._errors import require
+from ._data_module import ImageDataModule
+from ._preprocessing import Fit, Interpolation, Preprocessing, is_preprocessing
+from ._splits import hashed_split
+
+IMAGENET_MEAN = [0.485, 0.456, 0.406]
+IMAGENET_STD = [0.229, 0.224, 0.225]
+
+
+class ResizedDataModule(ImageDataModule):
+    """Images of any size, resized in loader workers.
+
+    Args:
+        image_size: The pixels of each side that the network sees, by default 224.
+            Pretrained weights bring their own, with ``resize``, ``interpolation``, ``mean`` and
+            ``std``.
+        fit: How an image becomes a square: ``crop``, ``pad`` or ``squash``. ``crop``, the default,
+            resizes the shorter side to ``resize`` and crops the centre; ``pad`` resizes the longer
+            side and adds bars of the mean colour; ``squash`` resizes both sides, which changes the
+            aspect ratio. Training does the same to random crops.
+        resize: Advanced: The pixels that the shorter side is scaled to before. By default 8/7 of
+            ``image_size``.
+        interpolation: Advanced: Scales images, always with antialiasing: ``bilinear``, the default,
+            or ``bicubic``.
+        crop_scale: The smallest and largest share of an image that a random crop keeps. Null takes
+            whole images in training, as evaluation does.
+        val_fraction: The share of validation images, about, if the data have no such set.
+        test_fraction: The share of test images, about, if the data have no such set.
+        kwargs: See ``ImageDataModule``.
+    """
+
+    def __init__(
+        self,
+        image_size: PositiveInt | None = None,
+        fit: Fit | None = None,
+        resize: PositiveInt | None = None,
+        interpolation: Interpolation | None = None,
+        crop_scale: tuple[float, float] | None = (0.08, 1.0),
+        val_fraction: OpenUnitInterval = 0.1,
+        test_fraction: OpenUnitInterval = 0.1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.image_size = int(image_size or 224)
+        self.resize = int(resize or self.image_size * 8 // 7)
+        self.fit: Fit = fit or "crop"
+        self.interpolation: Interpolation = interpolation or "bilinear"
+        smallest, largest = crop_scale or (1, 1)
+        require(
+            0 < smallest <= largest <= 1,
+            "--data.crop_scale",
+            [smallest, largest],
+            "two shares, as in [0.08, 1]",
+        )
+        require(
+            val_fraction + test_fraction < 1,
+            "--data.val_fraction and --data.test_fraction",
+            f"{val_fraction} and {test_fraction}",
+            "below 1 together",
+        )
+        self.crop_scale = crop_scale
+        # the test set first, so that it does not depend on the share of the validation set
+        self.fractions = {"test": test_fraction, "val": val_fraction}
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The options above, with ImageNet's statistics unless others are given."""
+        steps: Preprocessing = {
+            "resize": self.resize if self.fit == "crop" else self.image_size,
+            "crop": self.image_size,
+            "fit": self.fit,
+            "interpolation": self.interpolation,
+            "mean": self.mean or IMAGENET_MEAN,
+            "std": self.std or IMAGENET_STD,
+        }
+        sound = is_preprocessing({"bits": 8, **steps})  # with any number of channels
+        require(
+            sound,
+            "--data",
+            steps,
+            "1 <= image_size (crop) <= resize <= 4096, with finite means and deviations above 0",
+        )
+        return steps
+
+    def hashed_split(self, names: Iterable[str]) -> dict[str, list[int]]:
+        """Cuts files with these names into splits by hashes of the names; returns positions."""
+        return hashed_split(names, self.fractions, self.split_seed, "all images")

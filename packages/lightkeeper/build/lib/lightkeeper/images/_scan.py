@@ -1,0 +1,113 @@
+"""Lists the image files of folders and of command lines."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+from unicodedata import normalize
+
+from ..exact._errors import listed
+from ._decode import IMAGE_SUFFIXES
+from ._preprocessing import Bands
+
+# of macOS's archives, Synology's thumbnails, Windows
+_OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini"}
+
+
+def images_below(
+    folder: str | Path, left_out: Counter[str], bands: Bands | None = None
+) -> Iterator[str]:
+    """Yields the paths below a folder of its images, then its subfolders', each sorted by name.
+
+    Files count whose names end as images' do, whatever they are, as reading them tells. Hidden
+    files and folders and those of operating systems do not. Links to folders are followed unless
+    they lead back up.
+
+    Args:
+        folder: The folder.
+        left_out: Counts the files that are no images, by the ends of their names.
+        bands: Given if images are used as they are stored: ``.npy`` files are images, too.
+    """
+    suffixes = IMAGE_SUFFIXES | {".npy"} if bands else IMAGE_SUFFIXES
+    prefix = os.path.join(folder, "")
+    for parent, folders, names in os.walk(prefix, onerror=_refuse, followlinks=True):
+        inside = sorted(filter(counts, folders), key=spelt)
+        folders[:] = [name for name in inside if not _leads_up(Path(parent, name))]
+        for name in sorted(filter(counts, names), key=spelt):
+            suffix = os.path.splitext(name)[1].lower()
+            if suffix in suffixes:
+                yield os.path.join(parent, name).removeprefix(prefix)
+            else:
+                left_out[suffix] += 1
+
+
+def _refuse(error: OSError) -> None:
+    """Raises an error about a folder, which ``os.walk`` would leave out."""
+    raise error
+
+
+def _leads_up(folder: Path) -> bool:
+    """Returns True for a link to a folder that it is in."""
+    return folder.is_symlink() and any(folder.samefile(parent) for parent in folder.parents)
+
+
+def prefix_of(folder: str | Path) -> str:
+    """Returns the beginning of the paths in a folder, which is empty for the working directory."""
+    return os.path.join(folder, "").removeprefix(f".{os.sep}")
+
+
+def describe_left_out(left_out: Counter[str]) -> str:
+    """Says how many files are left out, by the ends of their names; nothing if there are none.
+
+    >>> describe_left_out(Counter({".txt": 1, ".json": 11, "": 2}))
+    'files left out: 11 .json, 2 without a suffix and 1 .txt'
+    """
+    if not left_out:
+        return ""
+    kinds = (
+        f"{count:,} {suffix or 'without a suffix'}" for suffix, count in left_out.most_common()
+    )
+    return f"files left out: {listed(kinds, 5)}"
+
+
+def is_image(name: str) -> bool:
+    """Returns True for a name that counts and ends as an image's does."""
+    return counts(name) and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def counts(name: str) -> bool:
+    """Returns False for hidden files and folders and those of operating systems."""
+    return not name.startswith(".") and name not in _OF_SYSTEMS
+
+
+def spelt(name: str) -> str:
+    """Spells a name alike on every system: in Unicode's composed form.
+
+    Bytes that are not UTF-8 become hexadecimal, as Python keeps them in a form that cannot be
+    written.
+    """
+    if name.isascii():
+        return name
+    return normalize("NFC", name).encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def image_paths(
+    named: Iterable[str], note: Callable[[str], object], bands: Bands | None = None
+) -> Iterator[str]:
+    """Lists the named files, whatever they are, and the image files in named folders."""
+    left_out = Counter[str]()
+    for path in named:
+        if os.path.isdir(path):
+            prefix = prefix_of(path)
+            yield from (prefix + name for name in images_below(path, left_out, bands))
+        else:
+            yield path
+    if text := describe_left_out(left_out):
+        note(text)
+
+
+def listed_paths(stream: BinaryIO) -> list[str]:
+    """Reads paths, one a line; or with NUL between them, as ``find -print0`` writes them."""
+    text = stream.read().replace(b"\r\n", b"\n")
+    return [os.fsdecode(path) for path in text.split(b"\0" if b"\0" in text else b"\n") if path]

@@ -1,0 +1,149 @@
+"""Parser of a command: readable help, and errors of one line that suggest the closest option.
+
+It imports neither torch nor Lightning, so that ``--help`` is quick.
+"""
+
+import json
+import re
+import sys
+from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from jsonargparse import ArgumentParser
+
+from ..exact._errors import UserError, require
+from ..exact._upstream import options_of
+from ._entry import end_with_error, run_command
+
+_LABEL = 40  # columns of an option's name
+
+
+class CommandParser(ArgumentParser):
+    """A parser of options whose ``--help`` fits the terminal, and whose errors are one line.
+
+    Options come from ``add_argument``, with types as in annotations.
+
+    Example:
+        >>> parser = CommandParser(description="Labels images.")
+        >>> _ = parser.add_argument("--top_k", type=int, default=1, help="Classes to name.")
+        >>> parser.parse_args(["--top_k", "3"]).top_k
+        3
+
+        A script ends with ``CommandParser.run(lambda: main(parser.parse_args()))``.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False} | kwargs)
+
+    def add_import(self) -> None:
+        """Adds ``--import``, whose modules are imported as it is parsed."""
+        text = "Your module of the checkpoint's model, network or data"
+        self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
+
+    run = staticmethod(run_command)
+
+    def parse_args(  # type: ignore[override]  # jsonargparse has no overloads either
+        self, args: Sequence[str] | None = None, *rest: Any, **options: Any
+    ) -> Any:
+        """Parses arguments, none of which may be empty."""
+        words = sys.argv[1:] if args is None else [*args]
+        require_values(words)
+        return super().parse_args(words, *rest, **options)
+
+    def format_help(self, formatter: HelpFormatter | None = None) -> str:
+        """Returns the text of ``--help``."""
+        return self.format_sections({"options": options_of(self)})
+
+    def format_sections(self, sections: Mapping[str, Iterable[Action]]) -> str:
+        """Returns the text of ``--help``, with options by their heading."""
+        formatter = HelpFormatter(str(self.prog), max_help_position=_LABEL)
+        options = options_of(self)
+        positionals = [name_of(option) for option in options if not option.option_strings]
+        usage = " ".join([str(self.prog), *positionals, "[--OPTION VALUE ...]"])
+        formatter.add_usage(usage, (), ())
+        formatter.add_text(self.description)
+        for title, section in sections.items():
+            formatter.start_section(title)
+            formatter.add_arguments([in_short(option) for option in section])
+            formatter.end_section()
+        return f"{formatter.format_help()}\n{self.epilog or ''}\n"
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Prints jsonargparse's message in one line, with the closest name, and exits with 2."""
+        if not self.exit_on_error:  # the parser of a class within another one
+            super().error(message, ex)
+        keys: list[str] = []
+        cause: BaseException | None = ex
+        while cause is not None:  # the innermost error is about the argument itself
+            if isinstance(cause, ArgumentError):
+                message = str(cause)
+            if isinstance(cause, TypeError):
+                keys.extend(re.findall(r'^Parser key "(.+?)":', str(cause)))
+            cause = cause.__cause__
+        line = " ".join(message.split())
+        if keys:
+            line = f"--{'.'.join(keys)}: {re.sub('^Parser key .+?: ', '', line)}"
+        if re.search(r"<class 'str'>\. Got value: (True|False|None|[-.\d])", line):
+            line += "; YAML reads yes, no and numbers as other types: put texts into quotes"
+        if unknown := re.search(r"(?:arguments: --|[Oo]ption ')([\w.-]+)", line):
+            names = self.get_defaults(skip_validation=True).keys()
+            nearest = closest(unknown[1], [name.replace("init_args.", "") for name in names])
+            line += f"; did you mean --{nearest}?" if nearest else "; see --help"
+        end_with_error(line)
+
+
+def require_values(words: Sequence[str]) -> None:
+    """Refuses empty arguments and values, which a shell makes of variables that are not set."""
+    for before, word in pairwise(["", *words]):
+        option, equals, value = word.partition("=")
+        if not word or (option.startswith("--") and equals and not value):
+            require_value(option if word or "=" in before else before, value)
+
+
+def require_value(option: str, value: str) -> None:
+    """Refuses an empty value, or another option in the place of a value."""
+    if not value or value.startswith("--"):
+        name = option if option.startswith("--") else "an argument"
+        raise UserError(f"{name} has no value; is a variable of the command not set?")
+
+
+def closest(word: str, names: Iterable[str]) -> str | None:
+    """Returns the name whose last part is most similar to that of a word, if any is similar."""
+    parts = {name.rpartition(".")[2].lower(): name for name in names}
+    word = word.rpartition(".")[2].lower().replace("-", "_")
+    matches = get_close_matches(word, parts, n=1)
+    return parts[matches[0]] if matches else None
+
+
+def name_of(option: Action) -> str:
+    """Returns an option's long name, or a positional argument's name in capitals."""
+    *_, name = (option.dest.upper(), *option.option_strings)
+    return name.removesuffix("+")
+
+
+def in_short(option: Action) -> Action:
+    """Returns an option with its default, and the first sentence of its help, without markup."""
+    text = " ".join(str(option.help).replace("Advanced: ", "").replace("``", "").split())
+    sentence = re.split(r"(?<=[\w)])[.;](?:\s|$)|:$", text, maxsplit=1)[0].replace("%", "%%")
+    if not option.option_strings:
+        return Action([], option.dest, help=sentence, metavar=name_of(option))
+    default = json.dumps(option.default, default=str).strip('"')
+    is_shown = len(default) <= 12 and default not in ("null", "false", "[]", SUPPRESS)
+    metavar = default if is_shown else ""
+    return Action([name_of(option)], option.dest, help=sentence, metavar=metavar)
+
+
+def import_modules(names: str) -> str:
+    """Imports modules, whose classes checkpoints may name from then on."""
+    from ..images._settings import allow_module  # here, as it imports torch
+
+    for name in names.split(","):
+        is_module = all(map(str.isidentifier, name.split(".")))
+        require(is_module, "--import", names, "a module, as my_package.my_module, or several: a,b")
+        import_module(name)
+        allow_module(name)
+    return names

@@ -1,0 +1,38 @@
+"""Files that appear whole or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yields a hidden path beside the target to write to, which replaces it at the end.
+
+    Where the block raises, the target stays as it was. A link is replaced, not followed.
+    """
+    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    # of a killed process, or a link to elsewhere that came with the folder
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+        _wait_for_disk(partial)
+        partial.replace(path)
+        _wait_for_disk(path.parent)  # a rename is on the disk when its folder is
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _wait_for_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a whole file of text."""
+    with whole_file(Path(path)) as partial:
+        partial.write_text(text)

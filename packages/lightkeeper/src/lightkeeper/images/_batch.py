@@ -1,0 +1,147 @@
+"""Batches of images, the protocol of datasets that serve them, images in memory, and transforms."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import NamedTuple, Protocol, cast
+
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor
+
+from ..exact._errors import LocalError, options_of_library
+from ..exact._randomness import Purpose, derived_seed, held_generators, seed_generators
+
+Keys = Sequence[tuple[int, int]] | Sequence[int]
+"""Samples of a batch: (epoch, index) in training, indices alone in evaluation."""
+
+
+class ImageBatch(NamedTuple):
+    """Images on their way to the model.
+
+    Attributes:
+        images: uint8 (N, 3, height, width), RGB; or with the channels and bits that the
+            preprocessing says.
+        labels: int64 (N,), positions in the list of class names; -1 marks an image without a
+            label, or in a prediction a file that cannot be read. Of a multi-label dataset int64 (N, classes), 1 for each class
+            that an image has.
+        indices: int64 (N,), positions in the dataset; where an epoch takes an image again, plus the
+            size of the dataset for each round before, so that its augmentation is another one.
+    """
+
+    images: Tensor
+    labels: Tensor
+    indices: Tensor
+
+
+class BatchDataset(Protocol):
+    """A dataset that serves whole batches to a standard ``DataLoader``, see :data:`Keys`."""
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 (N,)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, keys: Keys) -> ImageBatch: ...
+
+    def image(self, index: int) -> Tensor:
+        """One image as evaluation sees it, uint8 (3, height, width)."""
+
+    def name(self, index: int) -> str:
+        """The name of an image: a file's path, or the place that it comes from."""
+
+
+def digests_of(splits: Mapping[str, BatchDataset]) -> dict[str, str]:
+    """Hashes the names and labels of each split's samples, in their order."""
+    return {
+        split: digest_of(map(data.name, range(len(data))), getattr(data, "labels", None))
+        for split, data in splits.items()
+    }
+
+
+def digest_of(names: Iterable[str], labels: Tensor | None = None) -> str:
+    """Hashes the names and labels of samples, in their order."""
+    digest = blake2b("\n".join(names).encode(errors="backslashreplace"), digest_size=16)
+    if labels is not None:
+        digest.update(labels.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def split_keys(keys: Keys) -> tuple[int, Tensor]:
+    """Returns a batch's epoch, 0 for plain indices, and its samples' indices, int64 (N,)."""
+    if isinstance(keys[0], int):
+        return 0, torch.tensor(keys)
+    epochs, indices = zip(*cast(Sequence[tuple[int, int]], keys), strict=True)
+    return epochs[0], torch.tensor(indices)
+
+
+class ArrayDataset:
+    """Images of one size that lie in memory.
+
+    Args:
+        images: uint8 (N, 3, height, width).
+        labels: int64 (N,), or (N, classes); see :class:`ImageBatch`.
+        names: The name of an image, before its number.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, names: str) -> None:
+        self.images = images
+        self.labels = labels
+        self.names = names
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitems__(self, keys: Keys) -> ImageBatch:
+        _, indices = split_keys(keys)
+        positions = indices % len(self)
+        return ImageBatch(self.images[positions], self.labels[positions], indices)
+
+    def image(self, index: int) -> Tensor:
+        """One image, uint8 (3, height, width)."""
+        return self.images[index]
+
+    def name(self, index: int) -> str:
+        """The set's name and the image's number in it."""
+        return f"{self.names} {index}"
+
+
+class TransformedDataset:
+    """A training set whose images go through transforms, one at a time, in their order.
+
+    A transform takes an image, uint8 (3, height, width), and returns one. It draws from generators
+    that the whole process shares, or that it holds: before each sample, these are seeded by (seed,
+    epoch, index), so that no draw depends on what was drawn before.
+    """
+
+    def __init__(
+        self, dataset: BatchDataset, transforms: Sequence[Callable[..., Tensor]], seed: int
+    ) -> None:
+        self.dataset = dataset
+        self.transforms = transforms
+        self.seed = seed
+        self.held = held_generators(transforms)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, keys: Keys) -> ImageBatch:
+        batch = self.dataset.__getitems__(keys)
+        epoch, _ = split_keys(keys)
+        images = []
+        with isolate_rng(include_cuda=False):
+            for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
+                seed = derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index)
+                seed_generators(seed, held=self.held)
+                for transform in self.transforms:
+                    with options_of_library(type(transform), "data.train_transforms"):
+                        image = transform(image)
+                images.append(image)
+        stacked = torch.stack(images).contiguous(memory_format=torch.channels_last)
+        kind, expected = (f"{x.dtype} with {x.shape[1]} channels" for x in (stacked, batch.images))
+        if kind != expected:
+            raise LocalError(
+                f"--data.train_transforms must return {expected}, got {kind}; the model normalises"
+                " on the device"
+            )
+        return batch._replace(images=stacked)

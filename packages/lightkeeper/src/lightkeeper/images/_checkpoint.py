@@ -1,0 +1,308 @@
+"""Reading a checkpoint safely, and writing it whole.
+
+A checkpoint explains itself: under the key ``about`` it carries the class names, the preprocessing
+for evaluation, the architecture, the data and the seed of its split, the versions it was made with
+and the metrics it had reached. All of it is plain data, so that ``torch.load(...,
+weights_only=True)`` reads the whole file.
+"""
+
+import re
+import warnings
+import zipfile
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+
+import torch
+from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hparams_from_yaml
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
+from torch.serialization import safe_globals
+
+from ..exact._errors import UserError, first_sentence, listed
+from ..exact._files import whole_file
+from ..exact._pickles import require_modest
+from ..exact._plain import MisfitError, Rule, inside, is_sound, plain, require_fit, require_tree
+from ._downloads import fetch_weights
+from ._preprocessing import Preprocessing, is_preprocessing
+
+ABOUT = "about"
+_NETWORK = "network."  # where a classifier of this project has it
+_DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
+
+Checkpoint = dict[str, Any]
+"""The contents of a checkpoint."""
+
+About = Checkpoint
+"""Facts of a checkpoint about itself, see :func:`..training.checkpoints.describe_run`."""
+
+
+_VERSION = "pytorch-lightning_version"
+_Version = Annotated[
+    str, Rule("a version", lambda text: re.fullmatch(r"[2-9](\.\d+)+([.\w]*\d)?", text) is not None)
+]
+
+
+class _Data(TypedDict):
+    """The class and the options of a data module."""
+
+    class_path: str
+    init_args: dict[str, Any]
+
+
+class _About(TypedDict):
+    """The types of what a checkpoint says of itself; it may say more."""
+
+    model: NotRequired[str]
+    class_names: list[str]
+    preprocessing: dict[str, Any]
+    thresholds: NotRequired[dict[str, float] | None]
+    arch: str
+    arch_args: dict[str, Any]
+    data: _Data | None
+    images: NotRequired[dict[str, int]]
+    digests: NotRequired[dict[str, str]]
+    processes: NotRequired[int]
+    versions: NotRequired[dict[str, str]]
+    selection: NotRequired[dict[str, str] | None]
+    epoch: int
+    step: int
+    metrics: dict[str, dict[str, Any]]
+
+
+class _Contents(TypedDict):
+    """The types of what every checkpoint has."""
+
+    about: _About
+    state_dict: dict[str, Any]
+    hyper_parameters: NotRequired[dict[str, Any]]
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Reads a checkpoint of this project onto the CPU, without executing anything it says.
+
+    Raises:
+        UserError: The file is missing, damaged, or of another program.
+    """
+    checkpoint: Checkpoint = _read(path)
+    if not _has_description(checkpoint):
+        raise UserError(
+            f"'{path}' was not written by this project: it does not name its classes and"
+            " preprocessing"
+        )
+    with damaged(f"'{path}'"):
+        require_fit(checkpoint, _Contents)
+        with inside(_VERSION):  # by which Lightning migrates it
+            require_fit(checkpoint.get(_VERSION, "2.0"), _Version)
+        about = checkpoint[ABOUT]
+        if (thresholds := about.get("thresholds")) and {*about["class_names"]} - {*thresholds}:
+            raise MisfitError("must have each class", ABOUT, "thresholds")
+        with inside("state_dict"):
+            _require_sound(checkpoint["state_dict"], path)
+    return checkpoint
+
+
+@contextmanager
+def damaged(file: str, verdict: str = "is damaged") -> Iterator[None]:
+    """Turns an error about a value of a file into a user error."""
+    try:
+        yield
+    except MisfitError as error:
+        raise UserError(f"{file} {verdict}: {error}") from error
+
+
+def _has_description(content: Any) -> bool:
+    """Returns True for a dict with weights that says how images are prepared for them."""
+    about = content.get(ABOUT) if isinstance(content, dict) else None
+    return (
+        isinstance(about, dict)
+        and isinstance(content.get("state_dict"), dict)
+        and is_preprocessing(about.get("preprocessing"))
+    )
+
+
+def _require_sound(weights: dict[str, Any], path: str | Path) -> None:
+    """Requires weights that are there, finite, and no more than the file has bytes."""
+    size = Path(path).stat().st_size
+    for name, value in weights.items():
+        is_there = is_sound(value) and value.untyped_storage().nbytes() <= size
+        if not (is_there and value.isfinite().all()):
+            raise MisfitError("is no tensor of finite numbers", name)
+
+
+def require_same_classes(known: list[str], path: object, class_names: list[str]) -> None:
+    """Refuses data with other classes than a checkpoint knows, or in another order."""
+    if known != class_names:
+        others = sorted({*known} ^ {*class_names})
+        difference = f"differ in {listed(others, 4)}" if others else "have another order"
+        raise UserError(
+            f"'{path}' knows {len(known)} classes, but the data has {len(class_names)}; they"
+            f" {difference}; use the data it was trained on"
+        )
+
+
+def read_newest(
+    paths: Sequence[Path], fields: type, note: Callable[[str], None]
+) -> tuple[Path | None, Checkpoint]:
+    """Reads the first of some checkpoints, the newest first, that is not damaged, if any.
+
+    ``fields`` are the types of what each must have.
+    """
+    for path in paths:
+        try:
+            checkpoint = read_checkpoint(path)
+            with damaged(f"'{path}'"):
+                require_fit(checkpoint, fields)
+            return path, checkpoint
+        except UserError as error:
+            if path == paths[-1]:
+                raise
+            note(f"{error}; looking for the one before it")
+    return None, {}
+
+
+def read_hparams(path: str | Path) -> dict[str, object]:
+    """Reads hyperparameters from a YAML or CSV file of Lightning's loggers."""
+    read = load_hparams_from_tags_csv if Path(path).suffix == ".csv" else load_hparams_from_yaml
+    if not Path(path).is_file():
+        raise UserError(f"there is no file '{path}'")
+    return dict(read(path))
+
+
+class Weights(NamedTuple):
+    """Weights of a file, the preprocessing that they need and their classes, if the file says it.
+
+    Attributes:
+        tensors: The weights by their names; if the file has several dicts of weights, behind the
+            name of each and a dot.
+        preprocessing: The preprocessing of images.
+        class_names: The classes in the order of the head's rows; empty if unknown.
+    """
+
+    tensors: dict[str, Tensor]
+    preprocessing: Preprocessing | None
+    class_names: list[str]
+
+
+def read_weights(source: str | Path) -> Weights:
+    """Reads the tensors that a file is or contains, whatever script saved it.
+
+    Of a checkpoint of this project, these are the network's.
+
+    Args:
+        source: The file, or its address, from which it is downloaded once.
+
+    Raises:
+        UserError: The file is missing or damaged, or has no dict of tensors.
+    """
+    is_address = str(source).startswith(("http://", "https://"))
+    path = fetch_weights(str(source)) if is_address else Path(source)
+    with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
+        content = _read(path)
+    if not _has_description(content):
+        return Weights(_tensors_of(content, path), None, [])
+    about = content[ABOUT]
+    tensors = _tensors_of(content["state_dict"], path)
+    names = about["class_names"]
+    is_plain = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return Weights(
+        {n.removeprefix(_NETWORK): tensors[n] for n in tensors if n.startswith(_NETWORK)},
+        about["preprocessing"],
+        names if is_plain else [],
+    )
+
+
+def _tensors_of(content: object, path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a dict and of those in it; which to load, the network decides."""
+    parts = {"": content, **content} if isinstance(content, dict) else {}
+    dicts = {
+        key: {n: v for n, v in part.items() if isinstance(n, str) and isinstance(v, Tensor)}
+        for key, part in parts.items()
+        if isinstance(part, dict)
+    }
+    *others, last = [key for key, tensors in dicts.items() if tensors] or [None]
+    if last is None:
+        raise UserError(f"'{path}' must be or contain a dict of weights, got none")
+    if not others:
+        return dicts[last]
+    prefixes = {key: f"{key}." if key else "" for key in (*others, last)}
+    return {prefixes[key] + name: value for key in prefixes for name, value in dicts[key].items()}
+
+
+def _read(path: str | Path) -> Any:
+    """Reads a file of torch's; a compressed one could fill the memory."""
+    if not Path(path).is_file():  # opening a named pipe would wait for ever
+        raise UserError(
+            f"there is no file '{path}'; runs keep theirs in runs/NAME/checkpoints/best.ckpt"
+        )
+    try:
+        if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
+            _check_parts(path)
+        if Path(path).suffix != ".safetensors":  # which has no pickle
+            require_modest(path)
+        with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        require_tree(content)
+        return content
+    except Exception as error:  # a damaged file raises all kinds
+        unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
+        why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
+        raise UserError(f"'{path}' is damaged or cannot be read safely: {why}") from error
+
+
+def _check_parts(path: str | Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        for part in archive.infolist():
+            if part.compress_type != zipfile.ZIP_STORED:
+                raise ValueError("it is compressed, as torch's files are not")
+            if part.external_attr & _DIRECTORY:
+                raise ValueError("a part is marked as a folder")  # torch would read nothing
+        if damaged := archive.testzip():
+            raise ValueError(f"the checksum of {damaged} is wrong")
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes whole files; Lightning moves a temporary one, without fsync, perhaps between disks.
+
+    Only checkpoints in the run's folder are ever removed, and what this object wrote: the states of
+    callbacks, which name what they would remove, come from a file, too.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder.resolve()
+        self._written: set[Path] = set()
+
+    def save_checkpoint(
+        self, checkpoint: Checkpoint, path: str | Path, storage_options: object = None
+    ) -> None:
+        """Writes the file, or leaves what was there before."""
+        if "state_dict" in checkpoint and ABOUT not in checkpoint:
+            raise TypeError("the model's on_save_checkpoint must call super().on_save_checkpoint()")
+        try:
+            checkpoint = plain(checkpoint)
+        except MisfitError as error:  # while what was trained can still be saved otherwise
+            raise TypeError(
+                f"a checkpoint holds numbers, text, tensors, and lists and dicts of these: {error}"
+            ) from error
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as partial, open(partial, "wb") as file:
+            torch.save(checkpoint, file)
+        self._written.add(path.resolve())
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: object = "cpu", weights_only: bool | None = True
+    ) -> Checkpoint:
+        """Reads a checkpoint onto the CPU without executing anything it says."""
+        return {_VERSION: version("lightning"), **read_checkpoint(path)}
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Removes a checkpoint of the run; does nothing if the path leads elsewhere."""
+        target = Path(path).resolve()
+        is_ours = target.is_relative_to(self._folder) or target in self._written
+        if is_ours and target.suffix == ".ckpt" and target.is_file():
+            Path(path).unlink()

@@ -1,0 +1,165 @@
+"""Reads the rows of one file: CSV and its relatives, JSON lines or Parquet."""
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..exact._errors import UserError, first_sentence, listed, printable
+from ._decode import IMAGE_SUFFIXES
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+"""The ends of the names of files that are surely tables."""
+
+LABELS = ("label", "class", "target", "category")
+_SEPARATORS = ",;\t| "
+_SAMPLE = 2**14
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def key_of(name: str) -> str:
+    """Spells a column's name alike: ``Image ID``, ``image_id`` and ``imageId`` are one."""
+    return re.sub("[ _-]", "", name).lower()
+
+
+def likely_labels(names: Sequence[str]) -> Sequence[str]:
+    """Returns the columns of usual names for labels, or else all."""
+    return [name for name in names if key_of(name) in LABELS] or names
+
+
+class Sheet(NamedTuple):
+    """The rows of a file by their lines, each with a text for each column.
+
+    ``nested`` are columns with lists or objects, whose texts mean nothing.
+    """
+
+    file: Path
+    columns: Sequence[str]
+    rows: Mapping[int, Mapping[str, str]]
+    nested: Set[str]
+
+    def error(self, text: str, line: int | None = None) -> UserError:
+        """Returns an error about the file, or a line of it."""
+        where = f", line {line}" if line is not None else ""
+        return UserError(f"'{printable(self.file)}'{where}: {text}")
+
+    def choose(self, option: str, name: str | None, usual: Sequence[str]) -> str:
+        """Returns the column ``name``, or else the only ``usual`` one; others are an error."""
+        candidates = [*usual] if name is None else [name]
+        if len(candidates) == 1 and candidates[0] in self.columns:
+            return candidates[0]
+        raise self.error(
+            f"--data.{option} must name one of the columns {listed(self.columns, 20, 'or')}"
+            + (f", got '{printable(name)}'" if name is not None else "")
+        )
+
+
+def read_sheet(file: Path) -> Sheet:
+    """Reads a file by the end of its name.
+
+    Raises a UserError if it is not there, or no table, or if a row has fewer or more columns than
+    the first.
+    """
+    if not file.is_file():
+        raise UserError(f"--data.file: there is no file '{printable(file)}'")
+    suffix = file.suffix.lower()
+    rows: dict[int, dict[str, str]] = {}
+    nested: set[str] = set()
+    try:
+        if suffix == ".parquet":
+            records = _parquet_records(file)
+        elif suffix in (".json", ".jsonl", ".ndjson"):
+            records = _json_records(decoded(file.read_bytes()))
+        else:
+            records = _csv_records(decoded(file.read_bytes()))
+        for line, record in records:
+            rows[line] = _texts(record)
+            nested |= {name for name, value in record.items() if isinstance(value, list | dict)}
+    except (ValueError, RecursionError, csv.Error) as error:
+        why = printable(first_sentence(error))[:200]
+        raise UserError(f"'{printable(file)}' cannot be read as a table: {why}") from error
+    if not rows:
+        raise UserError(f"'{printable(file)}' names no image")
+    empty = {name: "" for row in rows.values() for name in row}
+    return Sheet(file, [*empty], {line: empty | row for line, row in rows.items()}, nested)
+
+
+def _texts(record: Any) -> dict[str, str]:
+    """Returns a record's values as text without spaces around; None and NaN are empty."""
+    if not isinstance(record, dict):
+        raise ValueError("each line must be the object of an image")
+    missing = {name: "" for name, value in record.items() if value is None or value != value}
+    return {name: str(value).strip() for name, value in record.items()} | missing
+
+
+def _parquet_records(file: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        from pyarrow import parquet, types
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"'{printable(file)}' needs the package pyarrow: pip install --editable \".[tables]\""
+        ) from error
+    schema = parquet.read_schema(file)
+    if any(types.is_struct(field.type) or types.is_binary(field.type) for field in schema):
+        raise UserError(
+            f"'{printable(file)}' holds the images themselves; --data hf:FOLDER reads it, with the"
+            " folder that it is in"
+        )
+    return enumerate(parquet.read_table(file).to_pylist(), start=1)
+
+
+def _json_records(text: str) -> Iterator[tuple[int, Any]]:
+    """Reads an object in each line."""
+    for line, record in enumerate(StringIO(text), start=1):
+        try:
+            if record.strip():
+                yield line, json.loads(record)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {line}, column {error.colno}: {error.msg}") from error
+
+
+def decoded(content: bytes) -> str:
+    """Decodes UTF-8, UTF-16 with its mark, or else what Western editions of Windows write."""
+    marked = "utf-16" if content.startswith(_UTF_16) else "utf-8-sig"
+    try:
+        return content.decode(marked)
+    except UnicodeDecodeError:
+        return content.decode("cp1252", errors="backslashreplace")
+
+
+def _csv_records(text: str) -> Iterator[tuple[int, Any]]:
+    """Splits lines at the separator by which most have as many columns as the first.
+
+    ``csv.Sniffer`` would take the comma of some labels, or the space of ``image 1.jpg``, for one.
+    A first line with an image's name is no header; columns are then called by their numbers.
+    """
+
+    def fit(separator: str) -> tuple[int, bool, int]:
+        sizes = [len(row) for _, row in _split(text[:_SAMPLE], separator, strict=False)] or [0]
+        return sum(size == sizes[0] > 1 for size in sizes), separator != " ", sizes[0]
+
+    lines = _split(text, max(_SEPARATORS, key=fit))
+    names = [name.strip() for name in lines[0][1]] if lines else []
+    images = [name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in names]
+    if any(images):
+        names = [str(number) for number in range(1, len(names) + 1)]
+        names[images.index(True)] = "path"
+    else:
+        del lines[:1]
+    if len({*names} - {""}) < len([*filter(None, names)]):
+        raise ValueError(f"two of its columns have one name: {listed(names)}")
+    for line, cells in lines:
+        if len(cells) != len(names):
+            raise ValueError(f"line {line} has {len(cells)} columns, not {len(names)}")
+        yield line, {name: cell for name, cell in zip(names, cells, strict=True) if name}
+
+
+def _split(text: str, separator: str, strict: bool = True) -> list[tuple[int, list[str]]]:
+    """Returns the number and the cells of each line that is not empty; quotes must be closed."""
+    lines = StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=strict)
+    return [(reader.line_num, row) for row in reader if row]

@@ -1,1 +1,0 @@
-"""The command line: configs, flags, classes, help and one-line errors."""

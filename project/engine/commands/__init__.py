@@ -1,1 +1,0 @@
-"""The workings of the commands."""

@@ -1,1 +1,0 @@
-"""Image files and datasets: scanning, decoding, caching, batches, loader workers."""

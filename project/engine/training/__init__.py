@@ -1,1 +1,0 @@
-"""Training that resumes bit for bit: order of samples, checkpoints, steps, logs."""
