@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import pytest
 import torch
-from lightkeeper.exact import UserError
-from lightkeeper.images._checkpoint import AtomicCheckpointIO, read_checkpoint
+from lightkeeper.exact import AtomicCheckpointIO, UserError
+from lightkeeper.images._checkpoint import read_checkpoint
 from lightkeeper.images._settings import limited_by
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn

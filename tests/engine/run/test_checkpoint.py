@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from lightkeeper.exact import UserError
-from lightkeeper.images._checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint, read_weights
+from lightkeeper.exact import AtomicCheckpointIO, UserError
+from lightkeeper.images._checkpoint import ABOUT, read_checkpoint, read_weights
 from lightkeeper.images._settings import (
     allow_module,
     imported_class,

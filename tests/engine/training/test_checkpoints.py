@@ -9,9 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from lightkeeper.exact import AtomicCheckpointIO
 from lightkeeper.exact._processes import StopRequest
 from lightkeeper.images import ClassifierModule
-from lightkeeper.images._checkpoint import AtomicCheckpointIO
 from lightning.pytorch.callbacks import LambdaCallback
 
 from tests.engine.toy import (

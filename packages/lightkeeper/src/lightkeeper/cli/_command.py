@@ -31,7 +31,8 @@ from torch import nn
 
 from ..exact._errors import LINES, UserError, note, options_of_library, printable, require
 from ..exact._processes import watch_processes
-from ..exact._upstream import disable_signal_handling, options_of
+from ..exact._upstream import options_of
+from ..exact._upstream_loop import make_exact
 from ..images._checkpoints import BestCheckpoint
 from ..images._data_module import ImageDataModule
 from ._command_line import (
@@ -133,7 +134,7 @@ class ExactTrainer(Trainer):
                 f" {processes}{advice}"
             )
         require_supported(self)
-        disable_signal_handling(self)
+        make_exact(self)
         watch_processes(self.strategy.launcher)
 
 

@@ -15,10 +15,16 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from ..exact._errors import LocalError, NonFiniteError, UserError, listed
 from ..exact._files import write_text
-from ..exact._last_checkpoint import CURVES, LastCheckpoint
-from ..exact._loggers import rewind
+from ..exact._last_checkpoint import LastCheckpoint
+from ..exact._loggers import begin_anew
 from ..exact._non_finite import StopOnNonFinite
-from ..images._checkpoint import ABOUT, About, AtomicCheckpointIO, read_newest, require_same_classes
+from ..images._checkpoint import (
+    ABOUT,
+    About,
+    DescribedCheckpointIO,
+    read_newest,
+    require_same_classes,
+)
 from ..images._checkpoints import BestCheckpoint, best_checkpoint, change_of_data
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
@@ -124,7 +130,7 @@ class FitCommand(Command):
             # Lightning looks here for SLURM's checkpoints of this run, too
             default_root_dir=self.run.path,
             logger=loggers_of(options.logger, self.run.path),
-            plugins=[AtomicCheckpointIO(self.run.path), *plugins],
+            plugins=[DescribedCheckpointIO(self.run.path), *plugins],
             **kwargs,
         )
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -199,12 +205,12 @@ class FitCommand(Command):
                 change = partial(self._change_of_data, checkpoint[ABOUT])
                 changes = run.changed_options(self._earlier, options, change)
             write_text(run.config, config)
-            rewind(run.path, checkpoint.get(CURVES, {}))
         if path is None:
             size = sum(parameter.numel() for parameter in model.parameters())
             network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
             devices = f"{trainer.world_size} x {trainer.strategy.root_device.type}"
             self.note(f"training {network} on {devices}: {run.path}")
+            begin_anew(trainer)
             log_settings(trainer, self._saved_config)
             return None
         about = checkpoint[ABOUT]
