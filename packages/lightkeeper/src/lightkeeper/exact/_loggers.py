@@ -65,13 +65,13 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
     of its own.
     """
 
-    _earlier: Mapping[Path, int] = {}
+    _earlier: Mapping[Path, int] | None = None
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
         """The writer; what it finds in its folder is of before."""
-        if self._experiment is None and self.root_dir:
+        if self._earlier is None:
             self._earlier = self._sizes()
         return super().experiment
 
@@ -82,10 +82,11 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Cuts or removes what was written later; says what is lost."""
-        sizes = {path.name: size for path, size in self._earlier.items()}
+        earlier = self._earlier or {}
+        sizes = {path.name: size for path, size in earlier.items()}
         for name in [name for name, size in state_dict.items() if sizes.get(name, 0) < size]:
             note(f"'{Path(self.log_dir, name)}' is lost or cut, and with it curves of before")
-        for path, size in self._earlier.items():
+        for path, size in earlier.items():
             if path.name not in state_dict:
                 path.unlink(missing_ok=True)
             elif size > state_dict[path.name]:
@@ -105,13 +106,13 @@ class ResumingCSVLogger(CSVLogger):
     so give it ``version=""``.
     """
 
-    _earlier = ""
+    _earlier: str | None = None
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
         """The writer, which removes the file that it finds."""
-        if self._experiment is None:
+        if self._earlier is None:
             path = Path(self.log_dir, "metrics.csv")
             self._earlier = path.read_text() if path.exists() else ""
         return super().experiment
@@ -128,7 +129,7 @@ class ResumingCSVLogger(CSVLogger):
         if not state_dict:
             return
         columns = state_dict["columns"]
-        rows = [*csv.DictReader(io.StringIO(self._earlier))][: state_dict["rows"]]
+        rows = [*csv.DictReader(io.StringIO(self._earlier or ""))][: state_dict["rows"]]
         path = self.experiment.metrics_file_path
         if len(rows) < state_dict["rows"]:
             note(f"'{path}' is lost or cut, and with it rows of before")

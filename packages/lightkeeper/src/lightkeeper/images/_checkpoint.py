@@ -229,6 +229,14 @@ def _tensors_of(content: object, path: Path) -> dict[str, Tensor]:
 class DescribedCheckpointIO(AtomicCheckpointIO):
     """Reads checkpoints that say what they are, those of earlier versions as the newest would be."""
 
+    def save_checkpoint(
+        self, checkpoint: Checkpoint, path: str | Path, storage_options: object = None
+    ) -> None:
+        """Writes the file, or leaves what was there before."""
+        if "state_dict" in checkpoint and ABOUT not in checkpoint:
+            raise TypeError("the model's on_save_checkpoint must call super().on_save_checkpoint()")
+        super().save_checkpoint(checkpoint, path, storage_options)
+
     def load_checkpoint(
         self, path: str | Path, map_location: object = "cpu", weights_only: bool | None = True
     ) -> Checkpoint:
