@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightkeeper.exact import (
     AtomicCheckpointIO,
     ExactDataLoader,
@@ -22,6 +20,8 @@ from lightkeeper.exact import (
     StopOnNonFinite,
     newest_checkpoint,
 )
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
