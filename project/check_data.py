@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from jsonargparse import Namespace
 from jsonargparse.typing import OpenUnitInterval, Path_fc, PositiveInt
-from lightkeeper.cli import CommandParser
+from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError, note
 
 _MAX_LISTED = 10
@@ -158,4 +158,4 @@ def _row(name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    CommandParser.run(lambda: main(parser().parse_args()))
+    run_command(lambda: main(parser().parse_args()))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 from jsonargparse.typing import Path_fc
-from lightkeeper.cli import CommandParser
+from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError, note
 
 
@@ -60,4 +60,4 @@ def main(options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    CommandParser.run(lambda: main(parser().parse_args()))
+    run_command(lambda: main(parser().parse_args()))

@@ -17,7 +17,7 @@ from jsonargparse import ArgumentParser
 
 from ..exact._errors import UserError, require
 from ..exact._upstream import options_of
-from ._entry import end_with_error, run_command
+from ._entry import end_with_error
 
 _LABEL = 40  # columns of an option's name
 
@@ -33,7 +33,7 @@ class CommandParser(ArgumentParser):
         >>> parser.parse_args(["--top_k", "3"]).top_k
         3
 
-        A script ends with ``CommandParser.run(lambda: main(parser.parse_args()))``.
+        A script ends with ``run_command(lambda: main(parser.parse_args()))``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -43,8 +43,6 @@ class CommandParser(ArgumentParser):
         """Adds ``--import``, whose modules are imported as it is parsed."""
         text = "Your module of the checkpoint's model, network or data"
         self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
-
-    run = staticmethod(run_command)
 
     def parse_args(  # type: ignore[override]  # jsonargparse has no overloads either
         self, args: Sequence[str] | None = None, *rest: Any, **options: Any
