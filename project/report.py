@@ -49,7 +49,7 @@ def main(options: Namespace) -> None:
         data = ImageDataModule.load_from_checkpoint(best, **moved)
         sections = image_sections(model, evaluate_split(model, data))
     except UserError as error:
-        missing = str(error).replace("--data.root", "--root")  # as the option is called here
+        missing = f"--{error}" if error.option == "root" else str(error)
         note(f"without images: {missing}")
         sections = {"missing": missing}
     page = Path(options.output or run / "report.html")

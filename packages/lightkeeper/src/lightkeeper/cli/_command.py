@@ -5,7 +5,8 @@ import os
 import sys
 import textwrap
 from argparse import Action
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ from ._command_line import (
     candidates,
     class_parser,
     flat,
+    full_name,
 )
 from ._parser import CommandParser, name_of
 
@@ -121,7 +123,7 @@ class ExactTrainer(Trainer):
                 **kwargs,
             )
         except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
-            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+            raise UserError(" ".join(str(error).split()), "--trainer") from error
         advice = ""
         environment = getattr(self.strategy, "cluster_environment", None)
         if isinstance(environment, SLURMEnvironment) and not processes:  # by the script itself
@@ -129,8 +131,8 @@ class ExactTrainer(Trainer):
         wanted = self.num_devices * self.num_nodes
         if processes not in (0, wanted):  # each would train alone, or wait for others
             raise UserError(
-                f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started"
-                f" {processes}{advice}"
+                f"times num_nodes is {wanted}, but the launcher started {processes}{advice}",
+                "devices",
             )
         require_supported(self)
         disable_signal_handling(self)
@@ -207,30 +209,45 @@ class Command(LightningCLI):
     """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file, ``hf`` of
     hf:NAME. ``--help`` shows the first one's options."""
 
+    config = Namespace()  # type: ignore[no-untyped-call]  # until it is parsed
+
     def __init__(self, args: ArgsType = None) -> None:
         program = f"python -m {self.module}"
         examples = ["examples:", *self.examples, "", f"All options: {program} --help-all"]
         self.bases: Bases = {"data": self.data_class, **TRAINER_BASES}
         if isinstance(self.build_model, type):
             self.bases = {"model": self.build_model, **MODEL_BASES, **self.bases}
-        super().__init__(
-            self.build_model,
-            self.data_class,
-            save_config_callback=None,
-            trainer_class=ExactTrainer,
-            parser_class=ClassParser,
-            parser_kwargs={
-                "prog": program,
-                "description": self.description,
-                "epilog": "\n  ".join(examples),
-            },
-            subclass_mode_data=True,
-            subclass_mode_model=isinstance(self.build_model, type),
-            args=args,
-            run=False,
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
-        )
+        with self.options_in_full():
+            super().__init__(
+                self.build_model,
+                self.data_class,
+                save_config_callback=None,
+                trainer_class=ExactTrainer,
+                parser_class=ClassParser,
+                parser_kwargs={
+                    "prog": program,
+                    "description": self.description,
+                    "epilog": "\n  ".join(examples),
+                },
+                subclass_mode_data=True,
+                subclass_mode_model=isinstance(self.build_model, type),
+                args=args,
+                run=False,
+                auto_configure_optimizers=False,
+                load_from_checkpoint_support=False,
+            )
+
+    @contextmanager
+    def options_in_full(self) -> Iterator[None]:
+        """Names the option of an error as this command does: ``--data.root`` for ``root``."""
+        try:
+            yield
+        except UserError as error:
+            names = [full_name(name) for name in vars(self.config.as_flat())]
+            same = [name for name in names if f".{name}".endswith(f".{error.option}")]
+            if same:
+                error.option = f"--{min(same, key=len)}"
+            raise
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the seed: a number, where Lightning's may be true, for another one each time."""
@@ -332,8 +349,12 @@ class Command(LightningCLI):
 def build(config: Options, cls: type, /, *args: object, **arguments: object) -> object:
     """Builds a class that a config names; a library's may refuse its arguments."""
     option = next((name for name, value in config.items() if cls.__name__ in str(value)), "config")
-    with options_of_library(cls, option, arguments):
-        return cls(*args, **arguments)
+    with options_of_library(cls, f"--{option}", arguments):
+        try:
+            return cls(*args, **arguments)
+        except UserError as error:  # here, as jsonargparse makes it the cause of its own
+            error.option = f"--{option}.{error.option}" if error.option else None
+            raise
 
 
 def require_supported(trainer: Trainer) -> None:
@@ -341,13 +362,11 @@ def require_supported(trainer: Trainer) -> None:
     strategy = trainer.strategy
     name = type(strategy).__name__
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-        raise UserError(
-            f"--trainer.strategy {name} does not keep all weights on each device; use ddp"
-        )
+        raise UserError(f"{name} does not keep all weights on each device; use ddp", "strategy")
     if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
         raise UserError(
-            f"--trainer.strategy {name}: forked or spawned processes cannot hand their metrics"
-            " back; use ddp"
+            f"{name}: forked or spawned processes cannot hand their metrics back; use ddp",
+            "strategy",
         )
 
 
@@ -356,14 +375,13 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     data.require_usable(trainer.world_size)
     for option in ("limit_test_batches", "check_val_every_n_epoch", "val_check_interval"):
         # a time between validations is no attribute of that name
-        require(getattr(trainer, option, 1) != 0, f"--trainer.{option}", 0, "above 0")
+        require(getattr(trainer, option, 1) != 0, option, 0, "above 0")
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     for kind, advice in _NOT_RESUMABLE.items():
         for callback in callbacks:
             if isinstance(callback, kind):
                 raise UserError(
-                    f"--trainer.callbacks: a run with {type(callback).__name__} could not resume;"
-                    f" {advice}"
+                    f"a run with {type(callback).__name__} could not resume; {advice}", "callbacks"
                 )
     folder = Path(trainer.default_root_dir, "checkpoints").resolve()
     for callback in trainer.checkpoint_callbacks:

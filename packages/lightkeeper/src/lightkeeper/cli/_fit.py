@@ -166,6 +166,10 @@ class FitCommand(Command):
 
     def fit(self) -> None:
         """Trains or resumes; then tests the best checkpoint once and writes the final metrics."""
+        with self.options_in_full():
+            self._fit()
+
+    def _fit(self) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         require_sound_run(trainer, data)
         if self.config.trainer.fast_dev_run:  # writes no folder

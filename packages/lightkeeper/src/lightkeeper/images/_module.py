@@ -211,7 +211,7 @@ class ClassifierModule(LightningModule):
         """
         if losses.shape != (len(logits),):
             raise UserError(
-                f"--model.loss, or {type(self).__name__}.loss, must return each image's loss, of"
+                f"loss, or {type(self).__name__}.loss, must return each image's loss, of"
                 f" shape ({len(logits)},), got {tuple(losses.shape)}; with reduction='none', not a"
                 " mean, which would depend on how many devices share a batch"
             )
