@@ -206,4 +206,4 @@ def test_names_that_yaml_reads_as_other_types_are_an_error_of_one_line(workplace
     data = [f"--data={__name__}.Answers", "--data.root=images"]
     assert "must be texts, got True" in one_line(lambda: FitCLI(data), capsys)
     data = ["--data=images", "--data.class_names=[yes, no]"]
-    assert one_line(lambda: FitCLI(data), capsys).endswith("put texts into quotes")
+    assert "Expected a <class 'str'>. Got value: True" in one_line(lambda: FitCLI(data), capsys)

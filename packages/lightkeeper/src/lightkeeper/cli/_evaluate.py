@@ -22,7 +22,8 @@ from ..images._remembered import (
 )
 from ..images._settings import remembered
 from ..images._unseen import cut_of_training, was_trained_on
-from ._command import ClassParser, Command
+from ._classes import ClassParser
+from ._command import Command
 from ._command_line import CommandLine
 from ._entry import run_command
 

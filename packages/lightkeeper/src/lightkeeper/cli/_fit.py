@@ -23,11 +23,13 @@ from ..images._checkpoints import BestCheckpoint, best_checkpoint, change_of_dat
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
 from ..images._resuming import Resumable
-from ._command import Command, require_sound_run
-from ._command_line import flat, full_name, read_config
+from ._command import Command
+from ._command_line import flat, read_config
 from ._entry import run_command
 from ._folder import RunFolder, derived_name
 from ._loggers import log_settings, loggers_of, place_in_folder
+from ._parser import full_name
+from ._trainer import require_sound_run
 from ._yaml import read_yaml
 
 _OWN: dict[str, type[Callback]] = {

@@ -74,19 +74,11 @@ class CommandParser(ArgumentParser):
         """Prints jsonargparse's message in one line, with the closest name, and exits with 2."""
         if not self.exit_on_error:  # the parser of a class within another one
             super().error(message, ex)
-        keys: list[str] = []
         cause: BaseException | None = ex
         while cause is not None:  # the innermost error is about the argument itself
-            if isinstance(cause, ArgumentError):
-                message = str(cause)
-            if isinstance(cause, TypeError):
-                keys.extend(re.findall(r'^Parser key "(.+?)":', str(cause)))
+            message = str(cause) if isinstance(cause, ArgumentError) else message
             cause = cause.__cause__
         line = " ".join(message.split())
-        if keys:
-            line = f"--{'.'.join(keys)}: {re.sub('^Parser key .+?: ', '', line)}"
-        if re.search(r"<class 'str'>\. Got value: (True|False|None|[-.\d])", line):
-            line += "; YAML reads yes, no and numbers as other types: put texts into quotes"
         if unknown := re.search(r"(?:arguments: --|[Oo]ption ')([\w.-]+)", line):
             names = self.get_defaults(skip_validation=True).keys()
             nearest = closest(unknown[1], [name.replace("init_args.", "") for name in names])
@@ -99,14 +91,13 @@ def require_values(words: Sequence[str]) -> None:
     for before, word in pairwise(["", *words]):
         option, equals, value = word.partition("=")
         if not word or (option.startswith("--") and equals and not value):
-            require_value(option if word or "=" in before else before, value)
+            option = option or (before if before.startswith("--") else "an argument")
+            raise UserError(f"{option} has no value; is a variable of the command not set?")
 
 
-def require_value(option: str, value: str) -> None:
-    """Refuses an empty value, or another option in the place of a value."""
-    if not value or value.startswith("--"):
-        name = option if option.startswith("--") else "an argument"
-        raise UserError(f"{name} has no value; is a variable of the command not set?")
+def full_name(option: str) -> str:
+    """Returns an option's name as configs have it here: without dashes and ``init_args``."""
+    return option.removeprefix("--").removesuffix(".class_path").replace(".init_args.", ".")
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
