@@ -288,11 +288,11 @@ extra -> unrecognized arguments: extra
 --model.loss=my_own -> there is no Module 'my_own'; your own is my_module.MyClass
 --model.optimizer=torch.optim.Adamw -> there is no Optimizer 'torch.optim.Adamw'; did you mean AdamW?
 --data=FolderDataModule -> the following arguments are required: root
---data.batch_size=many -> Parser key "batch_size": Not of type PositiveInt
---data.batch_size=null -> Parser key "batch_size": Not of type PositiveInt
+--data.batch_size=many -> --data.batch_size: Not of type PositiveInt
+--data.batch_size=null -> --data.batch_size: Not of type PositiveInt
 --model.lr_scheduler=null -> expects a function or a callable class
---model.loss.label_smoothing=1.5 -> Parser key "label_smoothing": Not of type ClosedUnitInterval: 1.5
---trainer.limit_val_batches=many -> Parser key "trainer.limit_val_batches": Does not
+--model.loss.label_smoothing=1.5 -> --model.loss.label_smoothing: Not of type ClosedUnitInterval: 1.5
+--trainer.limit_val_batches=many -> --trainer.limit_val_batches: Does not
 --config={{model: {{class_names: [a]}}}} -> --model.class_names cannot be given: it follows from data
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
 --config={{trainer: {{max_epocs: 3}}}} -> 'max_epocs'; did you mean --trainer.max_epochs?
@@ -300,9 +300,9 @@ extra -> unrecognized arguments: extra
 --trainer.limit_test_batches=0 -> --trainer.limit_test_batches: must be above 0
 --trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir: must be a folder of this machine
 --trainer.default_root_dir=/dev/null -> Not a directory: '/dev/null/
---seed_everything=-1 -> Parser key "seed_everything": Not of type Seed
---seed_everything=true -> Parser key "seed_everything": Not of type Seed
---seed_everything=4294967296 -> Parser key "seed_everything": Not of type Seed
+--seed_everything=-1 -> --seed_everything: Not of type Seed
+--seed_everything=true -> --seed_everything: Not of type Seed
+--seed_everything=4294967296 -> --seed_everything: Not of type Seed
 --name= -> --name has no value; is a variable of the command not set?
 --name --data.flip=false -> argument --name: expected one argument
 --data= -> --data has no value
@@ -367,7 +367,7 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
 
 @cases(
     "command args answer",
-    (EvaluateCLI, [], 'Parser key "checkpoint": Expected a'),
+    (EvaluateCLI, [], "--checkpoint: Expected a"),
     (
         report.parser().parse_args,
         ["x", "--data.root=x"],

@@ -6,14 +6,12 @@ import textwrap
 from argparse import Action
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any, ClassVar
 
 from jsonargparse import Namespace
 from jsonargparse.typing import restricted_number_type
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities import rank_zero_only
 
 from ..exact._errors import LINES, UserError, note, printable
 from ..exact._upstream import options_of
@@ -55,7 +53,7 @@ class Command(LightningCLI):
     default_arguments: Mapping[type, Mapping[str, object]] = {}
     """Arguments of these classes that differ from their own defaults."""
     defaults: Mapping[str, object]
-    """Defaults of other options."""
+    """Defaults of other options, such as ``trainer.max_epochs`` and ``monitor``."""
     path_classes: ClassVar[Mapping[str, type]]
     """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file, ``hf`` of
     hf:NAME. ``--help`` shows the first one's options."""
@@ -106,9 +104,8 @@ class Command(LightningCLI):
         parser.add_argument("--seed_everything", type=_Seed, default=0, help=text)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the command's defaults, and the link from the seed to the data."""
+        """Links the seed of the data to the command's."""
         parser.link_arguments("seed_everything", "data.init_args.seed")
-        parser.set_defaults(dict(self.defaults))
 
     def default_classes(self, line: CommandLine, named: Mapping[str, type]) -> Mapping[str, type]:
         """Returns the classes of ``data`` and ``model`` that are not named."""
@@ -134,14 +131,9 @@ class Command(LightningCLI):
             }
             for key, cls in classes.items()
         }
-        loss = classes.get("model.loss")
-        reduces = loss is not None and "reduction" in signature(loss).parameters
-        if reduces and "model.loss.reduction" not in named_options:
-            specs["model.loss"]["init_args"]["reduction"] = "none"
-            rank_zero_only(note)("note: --model.loss.reduction is none, for the loss of each image")
         for key in specs.keys() & MODEL_BASES.keys():
             specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
-        parser.set_defaults(specs)
+        parser.set_defaults({**self.defaults, **specs})
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer

@@ -20,8 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..exact._errors import UserError, first_sentence, listed, note
 from ._classes import candidates, class_parser, find_class, imported
-from ._parser import closest, full_name, import_modules, require_values
-from ._yaml import read_yaml
+from ._parser import closest, full_name, import_modules, read_yaml, require_values
 
 Options = dict[str, object]
 """Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` is the class."""
@@ -54,12 +53,14 @@ class CommandLine:
 
     Attributes:
         words: Each option with its value as one word, and positional arguments.
+        positionals: The arguments without a name.
         configs: The configs, and as the last one the classes and patterns of flags.
         flags: The other words.
     """
 
     def __init__(self, args: Iterable[str]) -> None:
         self.words = whole_words(args)
+        self.positionals = [word for word in self.words if not word.startswith("-")]
         self.configs = list[Options]()
         texts: Options = {}
         flags = list[str]()
@@ -86,11 +87,6 @@ class CommandLine:
                 flags.append(word)
         self.configs.append(flat(texts))
         self.flags = _with_class_paths(flags)
-
-    @property
-    def positionals(self) -> list[str]:
-        """Returns the arguments without a name."""
-        return [word for word in self.words if not word.startswith("-")]
 
     @property
     def names(self) -> set[str]:

@@ -16,7 +16,6 @@ from traceback import walk_tb
 from typing import NoReturn
 
 from ..exact._errors import (
-    LIBRARIES,
     LINES,
     WORKER_DIED,
     LocalError,
@@ -30,16 +29,22 @@ TRACEBACK = "LIGHTKEEPER_TRACEBACK"
 """The variable that shows the traceback of user errors, too."""
 
 NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
-_OF_TORCH = {
+_KNOWN = {
     "DefaultCPUAllocator: ": NO_MEMORY,
     "is killed by signal: Killed": WORKER_DIED,  # one that aborts has a bug
     "exited unexpectedly": WORKER_DIED,
     "by peer": "another process of this run has ended; it says why, unless the system killed it",
+    "Early stopping conditioned on metric": "",
+    "`val_check_interval` (": "",
+    "surrogates not allowed": "the name of a file is not UTF-8; rename it",
     "more than 1 value per channel when training": (
         "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size"
     ),
 }
-"""Words of errors about the machine or the options for which torch has no types of their own."""
+"""Words of errors about the machine or the options that have no type of their own, and advice.
+
+Without advice, they are clear themselves.
+"""
 
 _SYSTEM = {
     **dict.fromkeys(
@@ -53,7 +58,10 @@ _SYSTEM = {
         "; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)",
     ),
 }
-"""Errors of the system, by their number, and advice."""
+"""Errors of the system, by their number, and advice.
+
+Without advice, they are clear themselves.
+"""
 
 
 def run_command(command: Callable[[], object]) -> NoReturn:
@@ -146,14 +154,12 @@ def _description(error: BaseException) -> str | None:
     kind = type(error).__name__  # as torch and Lightning are not imported here
     if kind in ("MemoryError", "OutOfMemoryError"):
         return NO_MEMORY
-    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
-        return "the name of a file is not UTF-8; rename it"
     if kind == "MisconfigurationException":
         calls = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
         return None if "log" in calls else " ".join(text.split())  # what a step logs is a bug
-    if kind in ("RuntimeError", "ValueError"):
-        return next((advice for words, advice in _OF_TORCH.items() if words in text), None)
-    return None
+    is_known = isinstance(error, RuntimeError | ValueError)
+    known = (advice for words, advice in _KNOWN.items() if is_known and words in text)
+    return next((advice or " ".join(text.split()) for advice in known), None)
 
 
 def _own_packages() -> tuple[str, str]:

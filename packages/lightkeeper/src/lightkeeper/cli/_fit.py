@@ -28,9 +28,8 @@ from ._command_line import flat, read_config
 from ._entry import run_command
 from ._folder import RunFolder, derived_name
 from ._loggers import log_settings, loggers_of, place_in_folder
-from ._parser import full_name
+from ._parser import full_name, read_yaml
 from ._trainer import require_sound_run
-from ._yaml import read_yaml
 
 _OWN: dict[str, type[Callback]] = {
     "stop_on_non_finite": StopOnNonFinite,  # before those that write

@@ -4,6 +4,7 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 """
 
 import json
+import os
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
@@ -13,12 +14,15 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser
+import yaml
+from jsonargparse import ArgumentParser, get_loader
 
 from ..exact._errors import UserError, require
 from ..exact._upstream import options_of
 from ._entry import end_with_error
 
+CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+"""Arguments of ``open`` for files of rows."""
 _LABEL = 40  # columns of an option's name
 
 
@@ -74,11 +78,17 @@ class CommandParser(ArgumentParser):
         """Prints jsonargparse's message in one line, with the closest name, and exits with 2."""
         if not self.exit_on_error:  # the parser of a class within another one
             super().error(message, ex)
+        keys = list[str]()
         cause: BaseException | None = ex
         while cause is not None:  # the innermost error is about the argument itself
-            message = str(cause) if isinstance(cause, ArgumentError) else message
+            _, is_of_key, text = str(cause).partition('Parser key "')
+            if is_of_key and isinstance(cause, TypeError):
+                key, _, message = text.partition('":')
+                keys.append(key)
+            elif isinstance(cause, ArgumentError):
+                message = str(cause)
             cause = cause.__cause__
-        line = " ".join(message.split())
+        line = " ".join([f"--{'.'.join(keys)}:" if keys else "", *message.split()]).strip()
         if unknown := re.search(r"(?:arguments: --|[Oo]ption ')([\w.-]+)", line):
             names = self.get_defaults(skip_validation=True).keys()
             nearest = closest(unknown[1], [name.replace("init_args.", "") for name in names])
@@ -136,3 +146,17 @@ def import_modules(names: str) -> str:
         import_module(name)
         allow_module(name)
     return names
+
+
+def read_yaml(text: str, name: str) -> object:
+    """Reads YAML; ``name`` says in messages where it is from."""
+    try:
+        return get_loader("yaml")(text)  # which reads 1e-3 as a number
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}: {' '.join(str(error).split())}") from error
+
+
+def require_new(option: str, path: str | os.PathLike[str] | None, overwrite: bool) -> None:
+    """Refuses the file of an option that is there already, unless it may be replaced."""
+    if path is not None and os.path.exists(path) and not overwrite:
+        raise UserError(f"{option}: '{path}' is there already; --overwrite replaces it")

@@ -101,22 +101,16 @@ class ExactTrainer(Trainer):
                 f"times num_nodes is {wanted}, but the launcher started {processes}{advice}",
                 "devices",
             )
-        require_supported(self)
+        if not isinstance(self.strategy, SingleDeviceStrategy | DDPStrategy):
+            name = type(self.strategy).__name__
+            raise UserError(f"{name} does not keep all weights on each device; use ddp", "strategy")
+        launcher = self.strategy.launcher
+        if launcher is not None and not hasattr(launcher, "cluster_environment"):
+            raise UserError(
+                "forked or spawned processes cannot hand their metrics back; use ddp", "strategy"
+            )
         disable_signal_handling(self)
-        watch_processes(self.strategy.launcher)
-
-
-def require_supported(trainer: Trainer) -> None:
-    """Rejects strategies that would measure or save something else than all weights."""
-    strategy = trainer.strategy
-    name = type(strategy).__name__
-    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-        raise UserError(f"{name} does not keep all weights on each device; use ddp", "strategy")
-    if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
-        raise UserError(
-            f"{name}: forked or spawned processes cannot hand their metrics back; use ddp",
-            "strategy",
-        )
+        watch_processes(launcher)
 
 
 def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
