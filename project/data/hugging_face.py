@@ -66,8 +66,7 @@ class HuggingFaceDataModule(TorchDatasetModule):
         labels = labels or [name for name in columns if name != image]
         label = _chosen(columns, "label_column", self.label_column, labels)
         if not isinstance(columns[label], ClassLabel | Value):
-            text = f"{label} has no single text or number of each image"
-            raise UserError(text, "label_column")
+            raise UserError(f"{label} has no single text or number of each image", "label_column")
         values = sorted(value for value in train.unique(label) if value is not None)
         if all(str(value).isdecimal() for value in values):  # numbers as text, by their value
             values.sort(key=int)
@@ -127,8 +126,7 @@ def _opened(name: str, subset: str | None) -> "Dataset | DatasetDict":
             return datasets.load_from_disk(folder)
         return datasets.load_dataset(str(folder) if folder.is_dir() else name, subset)
     except ModuleNotFoundError as error:
-        text = f'{name}: {error}; pip install --editable ".[datasets]"'
-        raise UserError(text, "root") from error
+        raise UserError(f'{name}: {error}; pip install --editable ".[datasets]"', "root") from error
     except (OSError, RuntimeError, ValueError) as error:  # gone, of a script, or damaged
         raise UserError(f"{name}: {' '.join(str(error).split())}", "root") from error
 

@@ -114,6 +114,7 @@ class Command(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
+        parser.set_defaults(dict(self.defaults))
         line = CommandLine(sys.argv[1:] if args is None else map(str, args))
         named = line.take_classes(self.bases, self.path_classes)
         classes = {**self.default_classes(line, named), **named}
@@ -133,7 +134,7 @@ class Command(LightningCLI):
         }
         for key in specs.keys() & MODEL_BASES.keys():
             specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
-        parser.set_defaults({**self.defaults, **specs})
+        parser.set_defaults(specs)
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer

@@ -301,8 +301,7 @@ class ImageDataModule(LightningDataModule, ABC):
         dataset = self.splits[split]
         if self.device_cache:
             if self.train_transforms or not isinstance(dataset, ArrayDataset):
-                text = "needs images in memory, and no train_transforms"
-                raise UserError(text, "device_cache")
+                raise UserError("needs images in memory, and no train_transforms", "device_cache")
             nothing = torch.empty(len(dataset), 0, dtype=torch.uint8)
             return ArrayDataset(nothing, dataset.labels, split)
         if split == "train" and self.train_transforms:

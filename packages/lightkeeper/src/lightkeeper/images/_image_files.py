@@ -149,8 +149,8 @@ class ImageFilesDataModule(ResizedDataModule):
             try:
                 self._files = self._arranged(*self.list_files())
             except UserError as error:
-                text = f"{error.message}{alternatives(self.source)}"
-                raise UserError(text, error.option) from error
+                error.message += alternatives(self.source)
+                raise
         return self._files
 
     def _arranged(self, files: Sequence[ImageFile], notes: Sequence[str]) -> list[ImageFile]:
