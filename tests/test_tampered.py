@@ -203,7 +203,7 @@ def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
     for use in (lambda: evaluate(f"{path}"), lambda: ImageDataModule.load_from_checkpoint(path)):
         with pytest.raises(
             UserError,
-            match=r"images in '.*victim/flower_photos', which are not there; .* --data.root",
+            match=r"images in '.*victim/flower_photos', which are not there; say where",
         ):
             use()
     assert not victim.exists()
@@ -403,7 +403,7 @@ def test_a_regular_expression_of_a_checkpoint_does_not_search_for_ever(
             lambda path=path: ImageDataModule.load_from_checkpoint(path).setup("test"),
         ):
             with pytest.raises(
-                UserError, match=rf"--data\.{option}: '\(x\+.* takes too long to search in"
+                UserError, match=rf"^(--data\.)?{option}: '\(x\+.* takes too long to search in"
             ):
                 use()
     assert signal.getsignal(signal.SIGVTALRM) == before

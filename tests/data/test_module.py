@@ -79,14 +79,14 @@ def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epo
 
 @cases(
     "options world_size text",
-    ({"batch_size": 61}, 1, "--data.batch_size must be at most 60, the number of training images"),
-    ({"crop_padding": 12}, 1, "--data.crop_padding must be below 12"),
-    ({"cutout": 12}, 1, "--data.cutout must be below 12, the image size, got 12"),
-    ({"cutout": 99}, 1, "--data.cutout must be below 12, the image size, got 99"),
-    ({"batch_size": 10}, 3, "--data.batch_size must be a multiple of 3, .* such as 9"),
-    ({"device_cache": True, "train_transforms": [v2.Identity()]}, 1, "--data.device_cache needs"),
-    ({"val": 2}, 3, "the val set has fewer .* there are processes, 3; use --trainer.devices 2"),
-    ({"test": 2}, 3, "the test set has fewer .* there are processes, 3; use --trainer.devices 2"),
+    ({"batch_size": 61}, 1, "batch_size: must be at most 60, the number of training images"),
+    ({"crop_padding": 12}, 1, "crop_padding: must be below 12"),
+    ({"cutout": 12}, 1, "cutout: must be below 12, the image size, got 12"),
+    ({"cutout": 99}, 1, "cutout: must be below 12, the image size, got 99"),
+    ({"batch_size": 10}, 3, "batch_size: must be a multiple of 3, .* such as 9"),
+    ({"device_cache": True, "train_transforms": [v2.Identity()]}, 1, "device_cache: needs"),
+    ({"val": 2}, 3, "the val set has fewer .* there are processes, 3; use 2 devices"),
+    ({"test": 2}, 3, "the test set has fewer .* there are processes, 3; use 2 devices"),
     ({"test": 0}, 1, "the test set has fewer images, 0, than there are processes, 1$"),
 )
 def test_options_that_images_or_devices_do_not_allow_are_refused_by_name(options, world_size, text):

@@ -47,6 +47,15 @@ def test_imports_follow_the_order_of_the_parts(path):
             assert rest.partition(".")[0] in allowed, name
 
 
+OUTSIDE = [path for path in FILES if "cli" not in path.parts]
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: path.relative_to(LIBRARY).as_posix())
+def test_only_the_command_line_knows_the_names_of_its_options(path):
+    """An error has the name of an argument, which is that of Python; docstrings are ``--help``."""
+    assert not re.findall(r"(?<!``)--(?:data|model|trainer|callbacks)\.\w+", path.read_text())
+
+
 @pytest.mark.parametrize("part", FACES)
 def test_each_public_name_is_documented_and_its_example_runs(part):
     face = FACES[part]

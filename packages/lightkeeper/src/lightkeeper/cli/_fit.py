@@ -29,12 +29,13 @@ from ..images._checkpoints import BestCheckpoint, best_checkpoint, change_of_dat
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
 from ..images._resuming import Resumable
-from ._command import Command, require_sound_run
-from ._command_line import flat, full_name, read_config
+from ._command import Command
+from ._command_line import flat, read_config
 from ._entry import run_command
 from ._folder import RunFolder, derived_name
 from ._loggers import log_settings, loggers_of, place_in_folder
-from ._yaml import read_yaml
+from ._parser import full_name, read_yaml
+from ._trainer import require_sound_run
 
 _OWN: dict[str, type[Callback]] = {
     "stop_on_non_finite": StopOnNonFinite,  # before those that write
@@ -172,6 +173,10 @@ class FitCommand(Command):
 
     def fit(self) -> None:
         """Trains or resumes; then tests the best checkpoint once and writes the final metrics."""
+        with self.options_in_full():
+            self._fit()
+
+    def _fit(self) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         require_sound_run(trainer, data)
         if self.config.trainer.fast_dev_run:  # writes no folder

@@ -69,9 +69,9 @@ class Bookkeeping(Callback):
             is_of_validation = isinstance(monitor, str) and monitor.startswith("val/")
             if is_of_validation and monitor not in known and getattr(part, "strict", True):
                 raise UserError(
-                    f"{_watching(part)} {monitor}: validation logs {listed(sorted(known))}; if"
-                    " something logs it in whole validations alone, add"
-                    " --trainer.num_sanity_val_steps 0"
+                    f"validation does not log {monitor}, but {listed(sorted(known))}; if something"
+                    " logs it in whole validations alone, set num_sanity_val_steps to 0",
+                    _watching(part),
                 )
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -174,6 +174,6 @@ def _decisive_for_length(trainer: Trainer) -> str:
 def _watching(part: object) -> str:
     """Returns the option that says what a callback or a schedule watches."""
     if isinstance(part, BestCheckpoint):
-        return "--monitor"
+        return "monitor"
     is_callback = isinstance(part, Callback)
-    return f"{type(part).__name__} monitor" if is_callback else "--model.lr_scheduler.monitor"
+    return f"{type(part).__name__} monitor" if is_callback else "lr_scheduler.monitor"

@@ -212,9 +212,10 @@ class ClassifierModule(LightningModule):
         """
         if losses.shape != (len(logits),):
             raise UserError(
-                f"--model.loss, or {type(self).__name__}.loss, must return each image's loss, of"
-                f" shape ({len(logits)},), got {tuple(losses.shape)}; with reduction='none', not a"
-                " mean, which would depend on how many devices share a batch"
+                f"must return each image's loss, of shape ({len(logits)},), got"
+                f" {tuple(losses.shape)}; set its reduction to none, as a mean would depend on how"
+                " many devices share a batch",
+                "loss",
             )
         logits = logits.detach().float()
         losses = losses.detach()
