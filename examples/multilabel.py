@@ -12,7 +12,6 @@ from torchmetrics.classification import MultilabelAveragePrecision
 from examples.recipes.multilabel_metrics import BestThresholds, ExactMatch, MultilabelF1
 from project.data import ArrayDataset, SyntheticFlowersDataModule
 from project.model import ImageClassifier
-from project.model.metrics import MeanLoss
 
 
 class FlowerPairs(SyntheticFlowersDataModule):
@@ -40,12 +39,17 @@ class MultilabelClassifier(ImageClassifier):
         """Returns exact match, F1 with the thresholds that make it greatest, and mean average precision."""
         num_classes = len(self.class_names)
         return {
-            "loss": MeanLoss(),
             "accuracy": ExactMatch(),
             "f1": MultilabelF1(num_classes),
             "thresholds": BestThresholds(num_classes),
             "mAP": MultilabelAveragePrecision(num_classes, ignore_index=-1),
         }
+
+    def on_test_epoch_start(self) -> None:
+        """Has the test decide by the thresholds of the validation set."""
+        super().on_test_epoch_start()
+        chosen = [(self.thresholds or {}).get(name, 0.5) for name in self.class_names]
+        self.test_metrics["accuracy"].thresholds = self.test_metrics["f1"].thresholds = chosen
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """That of each class, float (N, classes)."""

@@ -1,10 +1,9 @@
 """Metrics that torchmetrics lacks, or computes at ten times the cost, for its collections.
 
-``ImageClassifier.configure_metrics`` lists all metrics. Each ``update`` takes those of its
-arguments that it names: ``preds``, the probabilities, float (N, classes); ``target``, the labels,
-int64 (N,) or (N, classes); and by name ``logits``, ``losses``, float (N,), and ``predicted``, the
-predicted labels. Counts are integers, which add up to the same in any order, so that metrics do not
-depend on how a set is cut into batches and processes.
+``ImageClassifier.configure_metrics`` lists all metrics but the loss. Each ``update`` takes
+probabilities, float (N, classes), and labels, int64 (N,) or (N, classes). Counts are integers,
+which add up to the same in any order, so that metrics do not depend on how a set is cut into
+batches and processes.
 """
 
 from operator import mul
@@ -12,7 +11,7 @@ from operator import mul
 import torch
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassConfusionMatrix
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 _MOST = 2.0**40
 """The largest loss of a row in the row's units, of which 2^23 images still fit 64 bits."""
@@ -44,7 +43,7 @@ class MeanLoss(Counts):
         super().__init__(len(units) + 2)
         self.units = units  # no buffer, which float16 would round
 
-    def update(self, preds: Tensor, target: Tensor, losses: Tensor) -> None:
+    def update(self, losses: Tensor) -> None:
         """Adds up losses, each in the finest units that it fits, images, and non-finite losses."""
         self.units = self.units.to(losses.device)  # once, as a copy waits for the device
         scaled = losses.float()[:, None] / self.units
@@ -63,21 +62,16 @@ class MeanLoss(Counts):
         return float("nan") if not_finite else total / max(images, 1)
 
 
-class Accuracy(Counts):
-    """The share of images classified correctly."""
+class Accuracy(MulticlassAccuracy):
+    """The share of images classified correctly, where torchmetrics divides in float32."""
 
-    def __init__(self) -> None:
-        super().__init__(2)
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes, average="micro", validate_args=False)  # which would wait
 
-    def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
-        """Counts correct and all images."""
-        self.counts[0].add_((predicted == target).sum())
-        self.counts[1].add_(len(target))
-
-    def compute(self) -> float:
+    def compute(self) -> float:  # type: ignore[override]
         """Returns correct / all."""
-        correct, total = self.counts.tolist()
-        return float(correct / max(total, 1))
+        correct, _, _, wrong = (int(count.item()) for count in self._final_state())
+        return correct / max(correct + wrong, 1)
 
 
 class TopKAccuracy(Counts):
@@ -87,9 +81,9 @@ class TopKAccuracy(Counts):
         super().__init__(2)
         self.k = k
 
-    def update(self, preds: Tensor, target: Tensor, logits: Tensor) -> None:
-        """Ranks by logits, as small probabilities are rounded to 0."""
-        self.counts[0].add_((logits.topk(self.k).indices == target[:, None]).sum())
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Counts images whose class is among the ``k`` most probable, and all."""
+        self.counts[0].add_((preds.topk(self.k).indices == target[:, None]).sum())
         self.counts[1].add_(len(target))
 
     def compute(self) -> dict[str, float]:
@@ -109,11 +103,9 @@ class MacroF1(MulticlassConfusionMatrix):
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes, validate_args=False)
 
-    def update(  # type: ignore[override]
-        self, preds: Tensor, target: Tensor, predicted: Tensor
-    ) -> None:
+    def update(self, preds: Tensor, target: Tensor) -> None:
         """Counts pairs of true and predicted class."""
-        cells = target * self.num_classes + predicted
+        cells = target * self.num_classes + preds.argmax(1)
         self.confmat.view(-1).scatter_add_(0, cells, torch.ones_like(cells))
 
     def compute(self) -> dict[str, object]:  # type: ignore[override]

@@ -238,9 +238,8 @@ class Command(LightningCLI):
         parser.add_argument("--seed_everything", type=_Seed, default=0, help=text)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the command's defaults, and the link from the seed to the data."""
+        """Links the seed to the data; a subclass adds its options."""
         parser.link_arguments("seed_everything", "data.init_args.seed")
-        parser.set_defaults(dict(self.defaults))
 
     def default_classes(self, line: CommandLine, named: Mapping[str, type]) -> Mapping[str, type]:
         """Returns the classes of ``data`` and ``model`` that are not named."""
@@ -249,6 +248,7 @@ class Command(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
+        parser.set_defaults(dict(self.defaults))  # also of options that a subclass has added
         line = CommandLine(sys.argv[1:] if args is None else map(str, args))
         named = line.take_classes(self.bases, self.path_classes)
         classes = {**self.default_classes(line, named), **named}

@@ -6,11 +6,13 @@ from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from ._errors import UserError as UserError, note as note
+    from ._loggers import is_logged as is_logged
     from ._randomness import uniform as uniform
 
 _MODULES = {
     "UserError": "_errors",
     "note": "_errors",
+    "is_logged": "_loggers",
     "uniform": "_randomness",
 }
 

@@ -1,54 +1,129 @@
-"""Logging at the right steps, resuming, and averages of weights, beside training itself."""
+"""Callbacks of a classifier: what its checkpoints say, resuming, and averages of weights."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     WeightAveraging,
 )
-from torch import distributed
+from lightning.pytorch.plugins import DoublePrecision
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torchmetrics import Metric
 
-from ..exact._errors import UserError, listed
-from ..exact._loggers import is_logged
-from ..exact._upstream import follow_until_averaging, length_attributes
-from ._checkpoint import Checkpoint
-from ._checkpoints import BestCheckpoint
-from ._predictions import gathered
-from ._resuming import require_optimizers
+from ..exact._errors import UserError, listed, note
+from ..exact._loggers import logging_interval
+from ..exact._plain import plain
+from ..exact._upstream import follow_until_averaging, keep_average, length_attributes
+from ._checkpoint import ABOUT, About, Checkpoint, keep_plain_options
+from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
+from ._predictions import CollectPredictions
+from ._resuming import require_optimizers, require_restorable, restore_counts, training_metrics
 
 _LENGTH = "length"
 
 
-class Bookkeeping(Callback):
-    """Logs a model's metrics and resumes its runs.
+def classifier_callbacks(trainer: Trainer) -> list[Callback]:
+    """Returns the callbacks of a classifier that a trainer does not have, for its model to add."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
+    kinds = (DescribeCheckpoint, Bookkeeping, CollectPredictions)
+    return [kind() for kind in kinds if not any(isinstance(part, kind) for part in callbacks)]
 
-    It is a callback, so that a model overrides most hooks without calling ``super()``.
+
+class DescribeCheckpoint(Callback):
+    """Adds to each checkpoint what it says of itself, and checks one that a run resumes from.
+
+    Checks before Lightning and torch take its values over, if it comes before callbacks that do.
+
+    Attributes:
+        about: What the checkpoint that was loaded last says of itself.
+    """
+
+    def __init__(self) -> None:
+        self.about: About = {}
+        self._earlier: dict[str, Any] = {}  # metrics, until there are newer ones
+        self._left_out: dict[str, None] = {}
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
+        """Adds the description and open counts, and notes once which options are left out."""
+        others = dict.fromkeys(keep_plain_options(checkpoint))
+        if not others.keys() <= self._left_out.keys():
+            self._left_out |= others
+            rank_zero_only(note)(
+                "checkpoints hold numbers, text, tensors, and lists and dicts of these, so they"
+                f" leave out {listed(self._left_out)}; load_from_checkpoint takes them from you"
+            )
+        metrics = measured(trainer, pl_module)
+        checkpoint[ABOUT] = plain(describe_run(trainer, pl_module, metrics | self._earlier))
+        checkpoint["counts"] = {
+            name: _counts(metric) for name, metric in training_metrics(pl_module).items()
+        }
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
+        """Checks what a resumed run restores, notes other data, and restores open counts."""
+        self.about = checkpoint.get(ABOUT, {})
+        if not trainer.training:
+            keep_average(checkpoint)
+        if not (trainer.training and self.about):
+            return
+        require_restorable(trainer, pl_module, checkpoint)
+        if change := change_of_data(self.about, getattr(trainer, "datamodule", None)):
+            rank_zero_only(note)(
+                f"the data has changed since this run was stopped, {change}; what this epoch has left"
+                " is drawn from these"
+            )
+        self._earlier = (
+            {"val": self.about["metrics"]["val"]} if "val" in self.about["metrics"] else {}
+        )
+        if trainer.is_global_zero:  # they are those of all processes
+            restore_counts(pl_module, checkpoint)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets the metrics of before."""
+        if not trainer.sanity_checking:
+            self._earlier = {}
+
+
+def _counts(metric: Metric) -> dict[str, Tensor]:
+    """Returns the state of a metric over all processes, each of which must call this."""
+    with metric.sync_context():
+        states = metric.metric_state.items()
+        return {name: state.cpu().clone() for name, state in states if isinstance(state, Tensor)}
+
+
+class Bookkeeping(Callback):
+    """Keeps a run exact beside Lightning's own loop: its last steps, schedules and averages.
+
+    It asks nothing of the model.
     """
 
     _length = ""
     _states: tuple[Sequence[Any], Sequence[Any]] | None = None
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Prepares the loss, which may need to know the data, and compiles the network."""
-        if stage != "fit":
-            return
-        self._length = _decisive_for_length(trainer)
-        if prepare := getattr(pl_module.criterion, "prepare", None):
-            prepare(trainer.datamodule, pl_module.class_names)  # type: ignore[attr-defined]
-        if pl_module.compile_network:
-            pl_module.network.compile()  # in place, so that the names of the weights stay
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Converts the model to double precision before weights are loaded, not after, if asked."""
+        if isinstance(trainer.precision_plugin, DoublePrecision):
+            trainer.precision_plugin.convert_module(pl_module)
+        if stage == "fit":
+            self._length = _decisive_for_length(trainer)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Checkpoint) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
         """Adds what the lengths of schedules follow from."""
         checkpoint[_LENGTH] = self._length
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Checkpoint) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
         """Leaves out the lengths of schedules where options have changed that decide them.
 
         Otherwise they stay, although a callback may have changed the batch size since. Keeps the
@@ -62,13 +137,13 @@ class Bookkeeping(Callback):
                     del state[name]
         self._states = (checkpoint["optimizer_states"], checkpoint["lr_schedulers"])
 
-    def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuses to watch a metric that validation does not log, before an epoch is lost.
 
         Raises:
             UserError: A callback or a schedule watches such a metric.
         """
-        known = {*pl_module.monitors(), *trainer.callback_metrics}
+        known = {*trainer.callback_metrics}
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         for part in (*callbacks, *trainer.lr_scheduler_configs):
             monitor = getattr(part, "monitor", None)
@@ -81,16 +156,15 @@ class Bookkeeping(Callback):
                     " --trainer.num_sanity_val_steps 0"
                 )
 
-    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checks what the optimizers and schedules of a resumed run will get."""
         if self._states is not None:
             require_optimizers(trainer, *self._states)
         self._states = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finds out how many batches make a step within a resumed epoch."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # likewise
         self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
         for callback in callbacks:
             # Lightning does this at the start of an epoch, within which a run may resume
@@ -98,9 +172,9 @@ class Bookkeeping(Callback):
                 callback.on_train_epoch_start(trainer)
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: Any, batch: object, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        """Logs at least once an epoch, unless ``log_every_n_steps`` is 0.
+        """Remembers the batch's number within the epoch.
 
         Raises:
             UserError: A data module's loaders came without it, which knows order and augmentation.
@@ -108,17 +182,9 @@ class Bookkeeping(Callback):
         if hasattr(batch, "indices") and trainer.datamodule is None:  # type: ignore[attr-defined]
             raise UserError("a data module's loaders need it: trainer.fit(model, datamodule=data)")
         self._batch_idx = batch_idx
-        # other callbacks may change these
-        steps = trainer.num_training_batches / trainer.accumulate_grad_batches
-        every = math.ceil(min(self._log_every, steps))
-        trainer.log_every_n_steps = every  # type: ignore[attr-defined]
-
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Restores the trainer's own interval of logging."""
-        trainer.log_every_n_steps = self._log_every  # type: ignore[attr-defined]
 
     def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: Any, optimizer: Optimizer
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Gives an epoch's last step, which may have fewer batches, the mean of its gradients.
 
@@ -133,72 +199,33 @@ class Bookkeeping(Callback):
     def on_train_batch_end(
         self,
         trainer: Trainer,
-        pl_module: Any,
+        pl_module: LightningModule,
         outputs: object,
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Logs the mean over the steps since the last time, as each step's would cost more.
-
-        Averages of weights that have not started stay at the newest weights, where Lightning's stay
-        at the initial ones.
-        """
+        """Keeps averages of weights at the newest until they start; Lightning's are the initial."""
         self._waiting = [part for part in self._waiting if follow_until_averaging(part, pl_module)]
-        if is_logged(trainer) and (results := pl_module.conclude("train")):
-            # on the CPU, where a progress bar reads them in each step without waiting
-            values = {
-                f"train/{name}": torch.tensor(results[name])
-                for name in map(str, pl_module.train_metrics)
-            }
-            pl_module.log_dict(values, prog_bar=True)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Forgets an earlier evaluation that was stopped, and synchronises BatchNorm's statistics.
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Hands loggers what steps have logged in an epoch too short for Lightning's interval."""
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if trainer.loggers and every > logging_interval(trainer) and trainer.global_step % every:
+            metrics = trainer.callback_metrics.items()
+            newest = {name: value for name, value in metrics if not name.startswith("val/")}
+            pl_module.log_dict(newest, sync_dist=True, rank_zero_only=True, reduce_fx="max")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Synchronises BatchNorm's statistics.
 
         All processes get the first one's, which DDP does not do within a step of several batches,
         or if the user has it leave this out.
         """
-        pl_module.restart("test" if trainer.testing else "val")
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             for buffer in wrapper.buffers():  # Lightning's broadcast is of objects
                 distributed.broadcast(buffer, 0)
 
     on_test_start = on_validation_start
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Logs the metrics of the validation set, or of the test set."""
-        split = "test" if trainer.testing else "val"
-        if not pl_module.is_fitting:
-            pl_module.predictions = gathered(trainer, pl_module.collected)
-        results = pl_module.conclude(split)
-        if results is None or trainer.sanity_checking:
-            return
-        thresholds = results.pop("thresholds", None)
-        if split == "val":
-            names = pl_module.class_names
-            pl_module.thresholds = dict(zip(names, thresholds, strict=True)) if thresholds else None
-        elif pl_module.thresholds:
-            results["thresholds"] = list(pl_module.thresholds.values())
-        pl_module.results[split] = results
-        numbers = {
-            f"{split}/{name}": float(results[name])
-            for name in map(str, pl_module.metrics_of(split))
-            if isinstance(results.get(name), int | float)
-        }
-        monitors = [getattr(part, "monitor", None) for part in trainer.checkpoint_callbacks]
-        for name, value in numbers.items():
-            is_shown = name in ("val/loss", "val/accuracy", *monitors)
-            pl_module.log(
-                name,
-                value,
-                prog_bar=is_shown,
-                # all processes have the same results; "max" does not round, as a mean could
-                sync_dist=True,
-                rank_zero_only=True,
-                reduce_fx="max",
-            )
-
-    on_test_epoch_end = on_validation_epoch_end
 
 
 def _decisive_for_length(trainer: Trainer) -> str:

@@ -2,21 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.optim import LBFGS, Adafactor, Optimizer
+from torchmetrics import Metric
 
 from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit, require_like
 from ..exact._upstream import progress_of
 from ._checkpoint import Checkpoint, damaged
-
-if TYPE_CHECKING:
-    from ._module import ClassifierModule
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
 """Optimizers of torch whose states do not have the shapes of their parameters."""
@@ -74,7 +72,25 @@ class Resumable(Restorable):
     newest_metrics: dict[str, float]
 
 
-def require_restorable(trainer: Trainer, model: "ClassifierModule", checkpoint: Checkpoint) -> None:
+def training_metrics(model: LightningModule) -> dict[str, Metric]:
+    """Returns the metrics of training, ``train_loss`` and those of ``train_metrics``, by name."""
+    return {
+        name.removeprefix("train_").removeprefix("metrics."): part
+        for name, part in model.named_modules()
+        if name.startswith("train_") and isinstance(part, Metric)
+    }
+
+
+def restore_counts(model: LightningModule, checkpoint: Checkpoint) -> None:
+    """Restores what metrics of training have counted; those of another version begin anew."""
+    for name, metric in training_metrics(model).items():
+        saved = checkpoint["counts"].get(name, {})
+        if saved.keys() == metric.metric_state.keys():
+            for key, value in saved.items():
+                metric.metric_state[key].copy_(value)  # type: ignore[union-attr]
+
+
+def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Checkpoint) -> None:
     """Requires what the loops, callbacks, metrics and averages of a run can take over."""
     with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
         require_fit(checkpoint, Restorable)
@@ -85,10 +101,12 @@ def require_restorable(trainer: Trainer, model: "ClassifierModule", checkpoint: 
             if (key := callback.state_key) in checkpoint["callbacks"]:
                 with inside("callbacks", type(callback).__name__):
                     _require_state_of(callback, checkpoint["callbacks"][key])
-        for name, metric in model.train_metrics.items():
-            if name in checkpoint["counts"]:
-                with inside("counts", name):
-                    _require_tensors(checkpoint["counts"][name], metric.metric_state)
+        for name, metric in training_metrics(model).items():
+            saved = checkpoint["counts"].get(name, {})
+            with inside("counts", name):
+                require_fit(saved, dict[str, Any])
+                if saved.keys() == metric.metric_state.keys():
+                    _require_tensors(saved, metric.metric_state)
         _require_average(model, checkpoint)
         precision = trainer.precision_plugin
         if (key := type(precision).__qualname__) in checkpoint:
@@ -96,7 +114,7 @@ def require_restorable(trainer: Trainer, model: "ClassifierModule", checkpoint: 
                 require_like(checkpoint[key], precision.state_dict())
 
 
-def _require_average(model: "ClassifierModule", checkpoint: Checkpoint) -> None:
+def _require_average(model: LightningModule, checkpoint: Checkpoint) -> None:
     averaging = {"n_averaged": torch.tensor(0)}
     for key, expected in {
         "current_model_state": model.state_dict(),
