@@ -12,6 +12,7 @@ from torchmetrics.classification import MultilabelAveragePrecision
 from examples.recipes.multilabel_metrics import BestThresholds, ExactMatch, MultilabelF1
 from project.data import ArrayDataset, SyntheticFlowersDataModule
 from project.model import ImageClassifier
+from project.model.metrics import MeanLoss
 
 
 class FlowerPairs(SyntheticFlowersDataModule):
@@ -39,6 +40,7 @@ class MultilabelClassifier(ImageClassifier):
         """Returns exact match, F1 with the thresholds that make it greatest, and mean average precision."""
         num_classes = len(self.class_names)
         return {
+            "loss": MeanLoss(),
             "accuracy": ExactMatch(),
             "f1": MultilabelF1(num_classes),
             "thresholds": BestThresholds(num_classes),

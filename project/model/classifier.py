@@ -26,12 +26,19 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import Metric
 
 from project.model.freezing import freeze_layers, set_frozen_to_eval
-from project.model.inference import Views, exact_logits, mean_logits
+from project.model.inference import Views, exact_logits, logits_and_features, mean_logits
 from project.model.losses import CrossEntropy, Loss
-from project.model.metrics import Accuracy, MacroF1, MeanLoss, TopKAccuracy
+from project.model.metrics import (
+    Accuracy,
+    MacroF1,
+    MeanLoss,
+    Results,
+    SetMetrics,
+    TopKAccuracy,
+)
 from project.model.networks import (
     build_network,
     detect_memory_format,
@@ -45,8 +52,6 @@ from project.model.pretrained import start_from
 from project.model.schedules import CosineWithWarmup, Interval, build_schedule
 
 Split = Literal["train", "val", "test"]
-Results = dict[str, Any]
-"""Numbers, lists and text by metric."""
 
 
 class ImageClassifier(LightningModule):
@@ -157,18 +162,15 @@ class ImageClassifier(LightningModule):
         if freeze is not None:
             freeze_layers(self.network, freeze, num_classes)
         self.normalization = Normalization(preprocessing)
-        # groups would merge metrics whose states agree after the first batch
-        metrics = MetricCollection({**self.configure_metrics()}, compute_groups=False)
-        trained = {name: metrics[name] for name in ("accuracy",) if name in metrics}
-        self.train_metrics = MetricCollection({**trained}, compute_groups=False).clone()
-        self.val_metrics, self.test_metrics = metrics, metrics.clone()
-        self.train_loss, self.val_loss, self.test_loss = MeanLoss(), MeanLoss(), MeanLoss()
+        metrics = self.configure_metrics()
+        trained = {name: metrics[name] for name in metrics if name in ("loss", "accuracy")}
+        self.train_metrics = copy.deepcopy(SetMetrics(trained))
+        self.val_metrics = SetMetrics(metrics)
+        self.test_metrics = copy.deepcopy(self.val_metrics)
         self.results: dict[str, Results] = {}
         self.predictions: Predictions | None = None
         self.about: dict[str, Any] = {}
         self.thresholds: dict[str, float] | None = None
-        self._loader = 0  # of an evaluation, which may have several
-        self._of_loaders: Results = {}
         self._is_fitting = False
 
     def forward(self, images: Tensor) -> Tensor:
@@ -242,22 +244,22 @@ class ImageClassifier(LightningModule):
         return self.probabilities(self.evaluation_logits(images, self.test_time_augmentation))
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Returns all metrics by name, besides the loss.
+        """Returns all metrics by name.
 
         To add one: ``return super().configure_metrics() | {"auroc": MulticlassAUROC(10)}``.
 
         Each takes probabilities, float32 (N, classes), and the data's labels, int64 (N,) if each
-        image has one class. Training computes accuracy alone. ``compute`` may return a dict, of
-        which fractions are logged and all else is only recorded. The constructor calls this after
-        it has set ``class_names``.
+        image has one class; ``loss`` takes losses. Training computes loss and accuracy alone.
+        ``compute`` may return a dict, of which fractions are logged and all else is only recorded.
+        The constructor calls this after it has set ``class_names``.
         """
         num_classes = len(self.class_names)
-        metrics = {"accuracy": Accuracy(num_classes), "f1": MacroF1(num_classes)}
+        metrics = {
+            "loss": MeanLoss(),
+            "accuracy": Accuracy(num_classes),
+            "f1": MacroF1(num_classes),
+        }
         return metrics if num_classes <= 5 else metrics | {"top5": TopKAccuracy(5)}
-
-    def metrics_of(self, split: Split) -> tuple[MeanLoss, MetricCollection]:
-        """Returns the loss and the metrics of ``train``, ``val`` or ``test``."""
-        return getattr(self, f"{split}_loss"), getattr(self, f"{split}_metrics")
 
     def measure(self, split: Split, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
         """Updates the metrics of a set by a batch.
@@ -281,56 +283,40 @@ class ImageClassifier(LightningModule):
         if split != "train":  # where looking would wait for the device
             known = labels.view(len(labels), -1).amax(1) >= 0
             logits, labels, losses = logits[known], labels[known], losses[known]
-        mean_loss, metrics = self.metrics_of(split)
-        mean_loss.update(losses)
-        if len(labels):  # torchmetrics' classes accept no empty batch
-            metrics.update(self.probabilities(logits), labels)
+        self.metrics_of(split).update(self.probabilities(logits), labels, losses)
 
-    def conclude(self, split: Split) -> Results:
-        """Computes the metrics of a set over all processes, and resets them; {} without any."""
-        loss, metrics = self.metrics_of(split)
-        results = {}
-        if loss.update_called:
-            results = {**metrics.compute(), "loss": loss.compute()}
-        with torch.inference_mode(False):  # else training could not change the new states in place
-            loss.reset()
-            metrics.reset()
-        return {
-            name: (value.item() if value.numel() == 1 else value.tolist())
-            if isinstance(value, Tensor)
-            else value
-            for name, value in sorted(results.items())
-        }
+    def metrics_of(self, split: Split) -> SetMetrics:
+        """Returns ``train_metrics``, ``val_metrics`` or ``test_metrics``."""
+        return cast(SetMetrics, getattr(self, f"{split}_metrics"))
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time, as each step's would take longer."""
         if is_logged(self.trainer):
+            numbers = self.train_metrics.numbers(self.train_metrics.conclude()).items()
             # on the CPU, where a progress bar reads them in each step without waiting
-            numbers = self._numbers(self.conclude("train")).items()
             values = {f"train/{name}": torch.tensor(value) for name, value in numbers}
             self.log_dict(values, prog_bar=True)
 
+    @property
+    def _evaluated(self) -> Split:
+        return "test" if self.trainer.testing else "val"
+
     def on_validation_epoch_start(self) -> None:
         """Forgets an evaluation that was stopped."""
-        self.conclude("test" if self.trainer.testing else "val")
-        self._of_loaders = {}
-        self._loader = 0
+        self.metrics_of(self._evaluated).conclude()
 
     def on_validation_batch_start(
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Concludes a loader before the first batch of the next one."""
-        if dataloader_idx != self._loader:
-            self._conclude_loader()
-            self._loader = dataloader_idx
+        """Measures each loader by itself."""
+        self.metrics_of(self._evaluated).begin_loader(dataloader_idx)
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics of the whole evaluation, and keeps them in ``results``."""
-        split: Split = "test" if self.trainer.testing else "val"
-        self._conclude_loader()
-        results = self._of_loaders
+        split = self._evaluated
+        results = self.metrics_of(split).conclude()
         monitors = [getattr(part, "monitor", None) for part in self.trainer.checkpoint_callbacks]
-        for name, value in self._numbers(results).items():
+        for name, value in self.val_metrics.numbers(results).items():
             self.log(
                 f"{split}/{name}",
                 value,
@@ -349,20 +335,6 @@ class ImageClassifier(LightningModule):
         elif self.thresholds:
             results["thresholds"] = [*self.thresholds.values()]
         self.results[split] = results
-
-    def _numbers(self, results: Results) -> dict[str, float]:
-        """Returns what is logged: fractions, and counts only if a metric has their name."""
-        return {
-            name: float(value)
-            for name, value in results.items()
-            if isinstance(value, float) or (isinstance(value, int) and name in self.val_metrics)
-        }
-
-    def _conclude_loader(self) -> None:
-        """Adds a loader's metrics; those after the first have Lightning's suffix of a loader."""
-        suffix = f"/dataloader_idx_{self._loader}" if self._loader else ""
-        results = self.conclude("test" if self.trainer.testing else "val")
-        self._of_loaders |= {f"{name}{suffix}": value for name, value in results.items()}
 
     on_test_epoch_start = on_validation_epoch_start
     on_test_batch_start = on_validation_batch_start
@@ -400,11 +372,9 @@ class ImageClassifier(LightningModule):
 
     def evaluation_logits(self, images: Tensor, views: Views | None = None) -> Tensor:
         """Returns exact logits, averaged over views of each image, unless training is faster."""
-        exact = self.exact_evaluation
-        if exact is None:  # float32 takes a GPU several times as long
-            exact = not self._is_fitting or images.device.type != "cuda"
-        classify = partial(exact_logits, self) if exact else lambda view: self(view).float()
-        return mean_logits(classify, images, views)
+        is_slow = self._is_fitting and images.device.type == "cuda"  # several times in float32
+        exact = not is_slow if self.exact_evaluation is None else self.exact_evaluation
+        return mean_logits(partial(exact_logits, self, exact=exact), images, views)
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns each image's cross entropy, float32 (N,); 0 for labels of -1."""
@@ -445,12 +415,7 @@ class ImageClassifier(LightningModule):
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Returns logits and features, the head's input, of one uncompiled forward pass."""
-        features: list[Tensor] = []
-        hook = self.network_head.register_forward_pre_hook(
-            lambda _, inputs: features.append(inputs[0])
-        )
-        with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
-            return self(images), features[-1]
+        return logits_and_features(self, self.network_head, images)
 
     def train(self, mode: bool = True) -> Self:
         """Switches between training and evaluation mode; frozen layers stay in evaluation mode."""

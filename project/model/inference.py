@@ -15,14 +15,17 @@ Views = Literal["flip", "flip_and_shift"]
 """An image and its mirror image; and also both shifted by a pixel up and left, down and right."""
 
 
-def exact_logits(model: nn.Module, images: Tensor) -> Tensor:
+def exact_logits(model: nn.Module, images: Tensor, exact: bool = True) -> Tensor:
     """Classifies in float32 or float64, so that no result depends on the rest of a batch.
 
-    In bfloat16, near ties are frequent and their order arbitrary. Half-precision weights, those of
+    In bfloat16, near ties are frequent and their order arbitrary; ``exact=False`` accepts that.
+    Half-precision weights, those of
     ``bf16-true``, are converted, as when a checkpoint is loaded. A single image is computed as two,
     as a CPU rounds products with a vector and with a matrix differently.
     """
     classify: Callable[[Tensor], Tensor] = model
+    if not exact:
+        return classify(images).float()
     if next(model.parameters()).dtype in _HALF_PRECISION:
         weights = {
             name: value.float()
@@ -69,3 +72,11 @@ def mean_logits(
     padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
     shifted = (flip_averaged(padded[:, :, :-2, :-2]) + flip_averaged(padded[:, :, 2:, 2:])) / 2
     return (logits + shifted) / 2
+
+
+def logits_and_features(model: nn.Module, head: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns a model's logits and its head's input, of one uncompiled forward pass."""
+    features: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
+        return model(images), features[-1]
