@@ -27,7 +27,7 @@ from examples.multilabel_csv import LabelsCSV
 from examples.streaming import StreamingDataModule
 from project.data import FolderDataModule
 from project.model import ImageClassifier
-from project.model.inference import ProbabilityNetwork
+from project.model.formats import ProbabilityNetwork
 from tests.conftest import (
     QUIET,
     ROOT,

@@ -21,8 +21,7 @@ from PIL import Image
 
 from project import export
 from project.model import ImageClassifier
-from project.model.formats import load_onnx, load_pt2, write_onnx
-from project.model.inference import ProbabilityNetwork
+from project.model.formats import ProbabilityNetwork, load_onnx, load_pt2, write_onnx
 from tests.conftest import ROOT, call, cases, draw_image, load, one_line
 from tests.distributed.job import classifier
 from tests.engine.loading.test_metadata import (

@@ -29,7 +29,7 @@ from tests.distributed.processes import (
     wait_until,
 )
 from tests.engine.cli.test_command_line import parse
-from tests.engine.toy import ToyClassifier, ToyData, toy
+from tests.engine.toy import ToyData, toy
 
 FIT = [sys.executable, "-m", "project.fit", *TINY]
 LAUNCH = ROOT / "examples" / "launch"
@@ -157,21 +157,12 @@ def test_a_batch_script_of_slurm_may_use_one_device(workplace, monkeypatch, job)
     assert FitCLI([*TINY, "--trainer.devices=1", own]).trainer.world_size == 1
 
 
-class Measured(ToyClassifier):
-    """Measures its test images with their indices."""
-
-    def test_step(self, batch, batch_idx: int) -> None:
-        logits = self(batch.images)
-        losses = self.loss(logits, batch.labels)
-        self.measure("test", logits, batch.labels, losses, batch.indices)
-
-
 def test_predictions_in_python_need_no_launcher(monkeypatch):
     for name, value in (BATCH | {"NTASKS": "4"}).items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     data = ToyData()
     data.setup("test")
-    assert len(Predictions.of_split(toy(Measured), data).indices) == 25
+    assert len(Predictions.of_split(toy(), data).indices) == 25
 
 
 @pytest.mark.slow
