@@ -60,7 +60,7 @@ class FitCLI(ProjectCLI, FitCommand):
     }
     examples = (
         "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
-        "python -m project.fit --config configs/finetune_head.yaml --data path/to/folder",
+        "python -m project.fit --config configs/recipes/adamw.yaml --trainer.max_epochs 10",
         "python -m project.fit --model.optimizer AdamW --model.optimizer.lr 0.001"
         " --trainer.devices 2",
     )

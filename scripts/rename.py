@@ -57,7 +57,7 @@ def source(address: str, commit: str) -> str:
         path = Path(address).expanduser()
         if not path.is_absolute():
             sys.exit(f"error: '{address}' is no address: give a URL or an absolute path")
-        address = path.as_uri()
+        address = path.as_uri().replace("///", "//localhost/")  # pip requires a host
     return f" @ git+{address}@{commit}#subdirectory=packages/lightkeeper"
 
 

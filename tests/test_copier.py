@@ -123,7 +123,7 @@ def test_answers_decide_the_name_the_licence_and_where_lightkeeper_is_from(small
         ("gh:someone/template", "git+https://github.com/someone/template"),
         ("git@example.com:a/b.git", "git+ssh://git@example.com/a/b.git"),
         ("git+https://example.com/a/b.git", "git+https://example.com/a/b.git"),
-        ("/srv/a b", "git+file:///srv/a%20b"),
+        ("/srv/a b", "git+file://localhost/srv/a%20b"),
     ],
 )
 def test_lightkeeper_comes_from_the_commit_that_was_copied(address, requirement):

@@ -70,7 +70,8 @@ def fit_and_evaluate(world_size):
         weights["test" if trainer.testing else "val"] = deepcopy(model.state_dict())
 
     options = inspect.signature(DistributedDataParallel).parameters  # torch 2.11 lacks the option
-    apart = {"forward_sync_buffers": False} if "forward_sync_buffers" in options else {}
+    apart: dict[str, Any] = {"forward_sync_buffers": False}
+    apart = apart if apart.keys() <= options.keys() else {}
     strategy: Any = DDPStrategy(**apart) if world_size > 1 else "auto"
     model = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01))
     data = flowers(80, FIT_SIZE, 4 * world_size)
