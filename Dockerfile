@@ -5,11 +5,13 @@
 FROM python:3.11-slim
 ARG TORCH=cpu
 ENV UV_TORCH_BACKEND=$TORCH UV_LINK_MODE=copy PYTHONUNBUFFERED=1
-RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ git && rm -rf /var/lib/apt/lists/*
 WORKDIR /project
-COPY requirements.txt ./
+RUN pip install --no-cache-dir uv
 COPY packages packages
-RUN pip install --no-cache-dir uv && uv pip install --system --no-cache "packages/lightkeeper[images,cli]" --requirement requirements.txt
+RUN uv pip install --system --no-cache "packages/lightkeeper[images,cli]"
+COPY requirements.txt ./
+RUN uv pip install --system --no-cache --requirement requirements.txt
 COPY . .
 RUN uv pip install --system --no-cache --no-deps .
 CMD ["python", "-m", "project.fit"]

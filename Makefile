@@ -14,7 +14,7 @@ BACKEND = $(if $(UV_TORCH_BACKEND),,$(shell command -v nvidia-smi >/dev/null || 
 # Jupyter refuses to run as root, as whom containers often do, unless it is told to
 ALLOW_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help fit test test-slow stress benchmark gpu docs lock rename lint notebook
+.PHONY: help fit test test-slow stress benchmark gpu docs lock lint notebook
 help:
 	@echo "make fit [ARGS='--trainer.max_epochs 3']   train on the built-in data"
 	@echo "make test                                  lint, types and the fast tests"
@@ -23,7 +23,6 @@ help:
 	@echo "make benchmark                             this machine's speed beside a plain PyTorch loop"
 	@echo "make gpu [SEEDS='0 1 2 3 4']               what needs a GPU: its tests, its speed, CIFAR-10 for each seed"
 	@echo "make docs                                  build the site of docs/ in site/"
-	@echo "make rename NAME=flowernet                 give the package, project/, a name of your own"
 	@echo "make lock                                  pin every package with its hashes in requirements.lock"
 	@echo "make notebook                              explore a checkpoint in Jupyter"
 
@@ -57,16 +56,10 @@ docs: .venv/installed
 	$(BIN)/zensical build --strict
 
 lock: .venv/installed
-	$(BIN)/uv build --quiet --wheel --out-dir build packages/lightkeeper
+	$(LIBRARY:%=$(BIN)/uv build --quiet --wheel --out-dir build %)
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras pyproject.toml \
-		--find-links build --no-emit-find-links --no-emit-package lightkeeper \
+		$(LIBRARY:%=--find-links build --no-emit-find-links) --no-emit-package lightkeeper \
 		--output-file requirements.lock --custom-compile-command 'make lock'
-
-rename: .venv/installed
-	$(BIN)/python scripts/rename.py $(NAME)
-	$(BIN)/ruff check --quiet --select I --fix .
-	$(BIN)/ruff format --quiet .
-	@$(MAKE) --no-print-directory .venv/installed
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -23,16 +23,10 @@ from project.callbacks import (
     PlotFiles,
 )
 from project.cli import ProjectCLI
-from project.data import (
-    CIFAR10DataModule,
-    FlowersDataModule,
-    SyntheticFlowersDataModule,
-)
+from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
 from project.model.networks import is_path
 from project.model.pretrained import fill_in_preprocessing_of_weights
-
-BUILT_IN = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
 
 
 class FitCLI(ProjectCLI, FitCommand):
@@ -66,7 +60,7 @@ class FitCLI(ProjectCLI, FitCommand):
     }
     examples = (
         "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
-        "python -m project.fit --config configs/cifar10_resnet9.yaml --trainer.max_epochs 5",
+        "python -m project.fit --config configs/recipes/adamw.yaml --trainer.max_epochs 10",
         "python -m project.fit --model.optimizer AdamW --model.optimizer.lr 0.001"
         " --trainer.devices 2",
     )
@@ -118,7 +112,7 @@ class FitCLI(ProjectCLI, FitCommand):
             f"  one page          python -m project.report {run}{import_option}",
             f"  explore           {environment}CHECKPOINT={best} make notebook",
         ]
-        if isinstance(self.datamodule, BUILT_IN):
+        if isinstance(self.datamodule, SyntheticFlowersDataModule):
             lines.append("  your own images   python -m project.fit --data FOLDER")
         self.say("\n".join(lines))
 

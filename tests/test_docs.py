@@ -228,6 +228,8 @@ FENCED = re.findall(r"^python -m project.fit [^#\n]*", TEXT.replace("\\\n", ""),
 
 @pytest.mark.parametrize("options", sorted({*INLINE, *FENCED}))
 def test_options_within_the_text_and_of_commands_that_download_are_accepted(options, monkeypatch):
+    if torch.__version__.startswith("2.11") and "forward_sync_buffers" in options:
+        pytest.skip("torch 2.11 lacks the option, as the page says")
     monkeypatch.chdir(ROOT)
     data = ["--data=FolderDataModule", "--data.root=images"] if OF_FOLDERS.match(options) else []
     with pytest.raises(SystemExit, match=r"^0$"):

@@ -1,5 +1,6 @@
 """One process and several measure and train the same: metrics, files, batches, augmentation, losses, weights."""
 
+import inspect
 import os
 import zlib
 from copy import deepcopy
@@ -15,6 +16,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
 from torchvision.transforms.v2 import RandAugment
@@ -67,7 +69,10 @@ def fit_and_evaluate(world_size):
     def keep(trainer, model):
         weights["test" if trainer.testing else "val"] = deepcopy(model.state_dict())
 
-    strategy: Any = DDPStrategy(forward_sync_buffers=False) if world_size > 1 else "auto"
+    options = inspect.signature(DistributedDataParallel).parameters  # torch 2.11 lacks the option
+    apart: dict[str, Any] = {"forward_sync_buffers": False}
+    apart = apart if apart.keys() <= options.keys() else {}
+    strategy: Any = DDPStrategy(**apart) if world_size > 1 else "auto"
     model = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01))
     data = flowers(80, FIT_SIZE, 4 * world_size)
     steps = {"limit_train_batches": 4, "accumulate_grad_batches": 2, "val_check_interval": 3}

@@ -7,6 +7,7 @@ import inspect
 import re
 from functools import reduce
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import resolve_name
 from pathlib import Path
 from pkgutil import walk_packages
@@ -16,6 +17,7 @@ import lightkeeper
 import pytest
 from lightkeeper import cli, exact, images
 from lightkeeper.exact._upstream import PRIVATE_NAMES
+from packaging.version import Version
 
 LIBRARY = Path(str(lightkeeper.__file__)).parent
 FILES = sorted(LIBRARY.rglob("*.py"))
@@ -69,9 +71,16 @@ def test_there_are_few_public_names():
     assert sum(len(face._MODULES) for face in FACES.values()) <= 40
 
 
+READ = {"torch": "2.14.1", "lightning": "2.6.6", "torchmetrics": "1.9.0", "jsonargparse": "4.53.0"}
+"""The versions whose private names were read."""
+
+
 @pytest.mark.parametrize("place", PRIVATE_NAMES)
 def test_a_private_name_is_what_it_was(place):
     module, name = place.split(":")
+    library = module.partition(".")[0]
+    if Version(version(library)) < Version(READ[library]):
+        pytest.skip(f"{library} is older than {READ[library]}: tests of behaviour speak for it")
     found = reduce(getattr, name.split("."), import_module(module))
     source = inspect.getsource(found.fset if isinstance(found, property) else found)
     digest = hashlib.blake2b(source.encode()).hexdigest()[:12]
