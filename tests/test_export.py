@@ -120,7 +120,7 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return super().forward(images) + 2e-4
 
-    monkeypatch.setattr("project.model.inference.ProbabilityNetwork", Tampered)
+    monkeypatch.setattr("project.model.formats.ProbabilityNetwork", Tampered)
     (tmp_path / "odd.pt2").write_bytes(b"before")
     with pytest.raises(UserError, match="probabilities differ by up to"):
         run(place / "odd.ckpt", tmp_path / "odd.pt2", "--overwrite")
