@@ -16,8 +16,7 @@ from project.analysis.tables import class_rates
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from project.model.timm_folder import to_timm
-from tests.conftest import cases, draw_image, one_line, read_json
-from tests.distributed.job import classifier, trainer
+from tests.conftest import cases, classifier, draw_image, one_line, quiet_trainer, read_json
 from tests.test_export import run
 
 timm = pytest.importorskip("timm", reason="timm is an extra")
@@ -27,7 +26,7 @@ VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
 
 def checkpoint_of(model: ImageClassifier, path: Path) -> Path:
     """Saves a model that was not trained."""
-    model.trainer = trainer(1)
+    model.trainer = quiet_trainer()
     model.trainer.strategy.connect(model)
     model.trainer.save_checkpoint(path)
     return path

@@ -25,10 +25,9 @@ from project.data import SyntheticFlowersDataModule
 from project.model import CrossEntropy, ImageClassifier
 from project.model.inference import ProbabilityNetwork, mean_logits
 from project.model.normalize import resized
-from tests.conftest import SLIM, TINY, cases, evaluate, fit, small
-from tests.engine.toy import toy_trainer
+from tests.conftest import SLIM, TINY, cases, evaluate, fit, quiet_trainer, small
 
-trainer: Any = toy_trainer
+trainer: Any = quiet_trainer
 SIDE = 16
 PREPROCESSING: Any = {
     "resize": SIDE,

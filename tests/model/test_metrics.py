@@ -101,7 +101,7 @@ def test_metrics_equal_a_plain_loop(run, command, split, tmp_path):
 
 def model_of(classes, cls=ImageClassifier):
     return cls(
-        [f"class {at}" for at in range(classes)], PREPROCESSING, "tests.engine.toy.SmallNetwork"
+        [f"class {at}" for at in range(classes)], PREPROCESSING, "tests.conftest.SmallNetwork"
     )
 
 

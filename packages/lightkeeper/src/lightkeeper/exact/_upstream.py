@@ -1,6 +1,6 @@
 """All private names of torch, Lightning and jsonargparse that the package uses, and why.
 
-``tests/engine/test_boundaries.py`` compares the source of each with the version that was read when
+``tests/test_boundaries.py`` compares the source of each with the version that was read when
 it was listed here, so that an upgrade which renames or changes one fails there, by name.
 """
 
