@@ -8,13 +8,25 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
 from torch.optim import SGD
 
 from tests.exact.test_same_numbers import LossLogger
 from tests.images.test_steps import BadGradient
 from tests.job import classifier, trainer
 from tests.processes import forked, free_port, run_together
-from tests.toy import RUN, ToyData, fit, load, one_line, outcome, require_same_end, stop_at
+from tests.toy import (
+    RUN,
+    SmallNetwork,
+    ToyClassifier,
+    ToyData,
+    fit,
+    load,
+    one_line,
+    outcome,
+    require_same_end,
+    stop_at,
+)
 
 GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1", "--trainer.deterministic=true"]
 
@@ -58,13 +70,20 @@ def test_a_step_does_not_wait_for_the_gpu_and_one_that_is_not_finite_reaches_no_
     assert {load(path)["global_step"] for path in Path("runs/bad").rglob("*.ckpt")} == {4}
 
 
+class WithoutDropout(ToyClassifier):
+    """Draws nothing that would differ by process."""
+
+    def build_network(self, num_classes: int) -> nn.Module:
+        network = SmallNetwork(num_classes)
+        network.dropout = nn.Identity()
+        return network
+
+
 def on_one_gpu(out, machines=2):
     """Trains one of "machines" that share a GPU, over gloo; NODE_RANK says which."""
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = False
-    model = classifier(optimizer=partial(SGD, lr=0.001))
-    model.network.dropout.eval()
-    model.network.dropout.train = lambda mode=True: model.network.dropout
+    model = classifier(WithoutDropout, optimizer=partial(SGD, lr=0.001))
     logger = LossLogger()
     trainer(
         1,
