@@ -7,7 +7,7 @@ python -m project.fit --data examples.streaming.StreamingDataModule --data.root 
 from typing import Any
 
 import fsspec
-from lightkeeper.images._decode import IMAGE_SUFFIXES
+from lightkeeper.images import IMAGE_SUFFIXES
 from torch.utils.data import Dataset
 
 from project.data import TorchDatasetModule

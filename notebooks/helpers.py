@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightkeeper.cli._parser import import_modules
+from lightkeeper.cli import import_modules
 from lightkeeper.exact import UserError
 from lightkeeper.images import Predictions
 from matplotlib.figure import Figure

@@ -1,14 +1,13 @@
 """``python -m project.check_data``: read every image once, and check the data before training."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any, Literal
 
 from jsonargparse import Namespace
 from jsonargparse.typing import OpenUnitInterval, Path_fc, PositiveInt
-from lightkeeper.cli import CommandParser
+from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError, note
 
 _MAX_LISTED = 10
@@ -71,9 +70,10 @@ def check(options: Namespace) -> dict[str, Any]:
     facts: dict[str, Any] = {"data": options.source, "refusal": None}
     try:
         _survey(options, facts)
-    except UserError as error:  # whose options have shorter names here
-        text = re.sub(r"^--data\.(root|file): ", "", str(error))
-        facts["refusal"] = re.sub(r"--data\.(?!on_bad_image)", "--", text)
+    except UserError as error:
+        source = "root" if Path(options.source).is_dir() else "file"
+        is_option = error.option in _OF_DATA and error.option != source
+        facts["refusal"] = f"--{error}" if is_option else error.message
     return facts
 
 
@@ -90,7 +90,7 @@ def _survey(options: Namespace, facts: dict[str, Any]) -> None:
     if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
         data = CSVDataModule(options.source, **given)
     elif of_tables := given.keys() & _OF_TABLES:
-        raise UserError(f"--{min(of_tables)} requires a CSV, but '{options.source}' is none")
+        raise UserError(f"requires a CSV, but '{options.source}' is none", min(of_tables))
     else:
         data = FolderDataModule(options.source, **given)
     files = data.files()
@@ -158,4 +158,4 @@ def _row(name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    CommandParser.run(lambda: main(parser().parse_args()))
+    run_command(lambda: main(parser().parse_args()))

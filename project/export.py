@@ -3,7 +3,7 @@
 from typing import Any
 
 from jsonargparse import Namespace
-from lightkeeper.cli import CommandParser
+from lightkeeper.cli import CommandParser, run_command
 
 
 def parser() -> CommandParser:
@@ -70,4 +70,4 @@ def main(options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    CommandParser.run(lambda: main(parser().parse_args()))
+    run_command(lambda: main(parser().parse_args()))

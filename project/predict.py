@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, Path_fc, PositiveInt
-from lightkeeper.cli import CommandParser
+from lightkeeper.cli import CommandParser, run_command
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,4 +123,4 @@ def columns(
 
 
 if __name__ == "__main__":
-    CommandParser.run(lambda: main(parser().parse_args()))
+    run_command(lambda: main(parser().parse_args()))

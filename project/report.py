@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 from jsonargparse.typing import Path_fc
-from lightkeeper.cli import CommandParser
+from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError, note
 
 
@@ -49,7 +49,7 @@ def main(options: Namespace) -> None:
         data = ImageDataModule.load_from_checkpoint(best, **moved)
         sections = image_sections(model, evaluate_split(model, data))
     except UserError as error:
-        missing = str(error).replace("--data.root", "--root")  # as the option is called here
+        missing = f"--{error}" if error.option == "root" else str(error)
         note(f"without images: {missing}")
         sections = {"missing": missing}
     page = Path(options.output or run / "report.html")
@@ -60,4 +60,4 @@ def main(options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    CommandParser.run(lambda: main(parser().parse_args()))
+    run_command(lambda: main(parser().parse_args()))

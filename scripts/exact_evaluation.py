@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from lightkeeper.images._checkpoint import ABOUT, read_checkpoint
+from lightkeeper.images import read_checkpoint
 from torch.utils.data import Dataset, DistributedSampler
 
 from project.data import SyntheticFlowersDataModule
@@ -68,7 +68,7 @@ def _evaluate(checkpoint: str, world_size: int) -> dict[str, float]:
 
 
 def _correct_by_image(checkpoint: str) -> torch.Tensor:
-    options = read_checkpoint(checkpoint)[ABOUT]["data"]["init_args"]
+    options = read_checkpoint(checkpoint)["about"]["data"]["init_args"]
     data = SyntheticFlowersDataModule(**{**options, "test_size": TEST_SIZE})
     data.setup("test")
     model = load_classifier(checkpoint).eval()

@@ -12,12 +12,8 @@ from pkgutil import resolve_name
 from typing import Any, cast
 
 import torch
-from lightkeeper.cli import read_metrics
-from lightkeeper.cli._apart import run_apart
-from lightkeeper.cli._entry import one_line_errors
-from lightkeeper.cli._parser import import_modules
+from lightkeeper.cli import import_modules, read_metrics, run_apart, run_command
 from lightkeeper.exact import UserError
-from lightkeeper.exact._files import whole_file
 from seeds import line
 
 from project.analysis.evaluation import evaluate_split
@@ -97,11 +93,13 @@ def main(name: str, folds: int, options: list[str]) -> None:
     train(runs, options)
     tests = [read_metrics(run) for run in runs]
     names = tests[0]["class_names"]
-    with whole_file(folder / FILE) as partial, open(partial, "w", newline="") as file:
+    partial = folder / f".{FILE}"
+    with open(partial, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*COLUMNS, *(f"probability_{label}" for label in names)])
         for fold, run in enumerate(runs, 1):
             writer.writerows(rows_of(run, fold))
+    partial.replace(folder / FILE)
     confusion = torch.tensor([metrics["test"]["confusion_matrix"] for metrics in tests]).sum(0)
     confusion_figure(confusion, names).savefig(folder / "confusion_matrix.png")
     print(
@@ -121,8 +119,7 @@ if __name__ == "__main__":
         sys.exit(
             "usage: python scripts/folds.py NAME FOLDS OPTIONS..., such as: flowers 5 --data FOLDER"
         )
-    with one_line_errors():
-        _, name, folds, *options = sys.argv
-        sys.path.append(os.getcwd())  # as of python -m project.fit
-        del sys.argv[1:]  # LightningCLI warns if there are two command lines
-        main(name, int(folds), options)
+    _, name, folds, *options = sys.argv
+    sys.path.append(os.getcwd())  # as of python -m project.fit
+    del sys.argv[1:]  # LightningCLI warns if there are two command lines
+    run_command(lambda: main(name, int(folds), options))

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from folds import COLUMNS, FILE
-from lightkeeper.images import Preprocessing
-from lightkeeper.images._files import prepare
+from lightkeeper.images import Preprocessing, prepare
 
 from project.analysis.plots import image_grid
 

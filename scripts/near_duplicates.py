@@ -12,14 +12,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from label_errors import draw
-from lightkeeper.exact._errors import UnreadableFileError
-from lightkeeper.images._decode import decode, open_image
+from label_errors import WHOLE, draw
+from lightkeeper.exact import UserError
+from lightkeeper.images import Preprocessing, prepare
 from PIL import Image, ImageOps
 
 from project.data import CSVDataModule, FolderDataModule
 
 LARGEST, SHOWN, AT_ONCE = 6, 20, 1024
+SQUASHED: Preprocessing = {**WHOLE, "fit": "squash"}
 SIDES = ("path", "label", "split")
 COLUMNS = ["distance", *SIDES, *(f"other_{side}" for side in SIDES)]
 
@@ -31,9 +32,8 @@ def bits(path: str) -> list[np.ndarray]:
     except ModuleNotFoundError:
         sys.exit('error: this needs a package: pip install --editable ".[labels]"')
     try:
-        with open_image(path) as image:
-            pixels = decode(image, path).permute(1, 2, 0).numpy()
-    except UnreadableFileError as error:
+        pixels = prepare(path, SQUASHED).permute(1, 2, 0).numpy()
+    except UserError as error:
         print(f"note: {path} is left out: {error}", file=sys.stderr)
         return []
     upright = Image.fromarray(pixels).convert("L")

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from tempfile import TemporaryDirectory
+from typing import Literal, get_args
 
 import torch
-from lightkeeper.images import Preprocessing
-from lightkeeper.images._crops import fit_image, fit_region, random_box, region_of
-from lightkeeper.images._preprocessing import Fit
+from lightkeeper.images import Preprocessing, prepare
 from matplotlib import style
 from matplotlib.figure import Figure
 from PIL import Image
@@ -21,6 +20,7 @@ from project.data.flowers_drawn import SPECIES, draw_flowers
 
 COLUMNS, ROWS, SIZE = 12, 4, 72
 SIDE = 160  # of the images that are transformed, in pixels
+Fit = Literal["crop", "pad", "squash"]
 
 
 def builtin() -> None:
@@ -51,18 +51,16 @@ def fits(flowers: Tensor) -> None:
         Preprocessing(resize=SIDE * 8 // 7, crop=SIDE, fit=fit, mean=[0.5] * 3, std=[1.0] * 3)
         for fit in get_args(Fit)
     ]
-    table(
-        [wide, *(fit_image(wide, recipe) for recipe in recipes)],
-        ["the file", *get_args(Fit)],
-        "fit.webp",
-    )
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "wide.png")
+        Image.fromarray(wide.permute(1, 2, 0).numpy()).save(file)
+        fitted = [prepare(file, recipe) for recipe in recipes]
+    table([wide, *fitted], ["the file", *get_args(Fit)], "fit.webp")
 
 
 def augmentations(flowers: Tensor) -> None:
     """Writes ``augmentation.webp``: what each kind of augmentation does to a flower."""
     flower, pair = flowers[2], flowers[[2, 3]]
-    recipe = Preprocessing(resize=SIDE, crop=SIDE, mean=[0.5] * 3, std=[1.0] * 3)
-    box = random_box(SIDE, SIDE, torch.tensor([[0.1, 0.5, 0.7, 0.3]]), (0.35, 1.0))
     covered = cutout(flower[None], torch.tensor([[0.4, 0.6]]), SIDE // 3, torch.full((3,), 128.0))[
         0
     ]
@@ -73,7 +71,7 @@ def augmentations(flowers: Tensor) -> None:
     pasted = v2.CutMix(alpha=5.0, num_classes=2)(pair.float(), labels)[0][0]
     shown = [
         flower,
-        fit_region(region_of(flower, box, (SIDE, SIDE)), recipe),
+        v2.functional.resized_crop(flower, 17, 40, 103, 103, [SIDE, SIDE]),
         flower.flip(-1),
         covered,
         randomly,

@@ -12,9 +12,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from lightkeeper.cli import read_metrics
-from lightkeeper.cli._apart import run_apart
-from lightkeeper.cli._entry import one_line_errors
+from lightkeeper.cli import read_metrics, run_apart, run_command
 from seeds import curve
 
 ALONE = "the config alone"
@@ -108,5 +106,4 @@ def main(args: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    with one_line_errors():
-        main(sys.argv[1:])
+    run_command(lambda: main(sys.argv[1:]))

@@ -7,8 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from lightkeeper.cli import read_metrics
-from lightkeeper.cli._entry import one_line_errors
+from lightkeeper.cli import read_metrics, run_command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 Curve = list[tuple[float, float]]
@@ -70,5 +69,4 @@ def main(runs: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    with one_line_errors():
-        main([Path(argument) for argument in sys.argv[1:]])
+    run_command(lambda: main([Path(argument) for argument in sys.argv[1:]]))

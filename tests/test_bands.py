@@ -123,7 +123,7 @@ def npy(header: str) -> bytes:
 ARRAYS: list[tuple[object, str]] = [
     (
         np.zeros((9, 9, 3), np.uint8),
-        r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see --data.channels",
+        r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see the option",
     ),
     (np.zeros((9, 9, 4), np.uint16), r"uint16 \(9, 9, 4\), not uint8"),
     (np.zeros((1, 1001, 4), np.uint8), "one side is more than 1000 times"),

@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 
 from project import check_data, report
-from project.data import SyntheticFlowersDataModule
+from project.data import FolderDataModule, SyntheticFlowersDataModule
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
@@ -42,6 +42,22 @@ def fail(self, *args, **kwargs) -> None:
         import shiny  # type: ignore[import-not-found]  # noqa: F401
     except ImportError:
         raise ValueError("a bug of mine")  # noqa: B904  # what a user may write
+
+
+def test_an_error_names_an_argument_and_the_command_its_option(workplace, capsys):
+    """As Python calls it where Python is written; also where only the start of a run notices it."""
+    make_folder(workplace / "images", {"red": 2})
+    with pytest.raises(UserError, match=r"^root: there is no folder 'nowhere'"):
+        FolderDataModule("nowhere").files()
+    for data, line in (
+        (
+            "--data=FolderDataModule --data.root=nowhere",
+            "--data.root: there is no folder 'nowhere'",
+        ),
+        ("--data=images --data.group=[", "--data.group: '[' is no regular expression"),
+        ("--data.val_fraction=0.6 --data.test_fraction=0.6 --data=images", "--data.val_fraction: "),
+    ):
+        assert line in one_line(lambda args=data: small(data=args.split()), capsys)
 
 
 @cases(
@@ -204,17 +220,17 @@ extra -> unrecognized arguments: extra
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
 --config={{trainer: {{max_epocs: 3}}}} -> 'max_epocs'; did you mean --trainer.max_epochs?
 --config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: [Errno 2] No such file
---trainer.limit_test_batches=0 -> --trainer.limit_test_batches must be above 0
---trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir must be a folder of this machine
+--trainer.limit_test_batches=0 -> --trainer.limit_test_batches: must be above 0
+--trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir: must be a folder of this machine
 --trainer.default_root_dir=/dev/null -> Not a directory: '/dev/null/
 --seed_everything=-1 -> --seed_everything: Not of type Seed
 --seed_everything=true -> --seed_everything: Not of type Seed
 --seed_everything=4294967296 -> --seed_everything: Not of type Seed
 --name= -> --name has no value; is a variable of the command not set?
---name --data.flip=false -> --name has no value
+--name --data.flip=false -> argument --name: expected one argument
 --data= -> --data has no value
 --import= -> --import has no value
---import=my/file.py -> --import must be a module
+--import=my/file.py -> --import: must be a module
 --data.train_transforms=my.X -> --data.train_transforms is a list: --data.train_transforms+=my.X adds
 --trainer.callbacks=Timer -> --trainer.callbacks is a list: --trainer.callbacks+=Timer adds to it
 --data.batch_transforms+={V2}.MixUp --data.batch_transforms.alpha=-1 -> --data.batch_transforms: MixUp(alpha=-1.0): Exp
@@ -226,14 +242,14 @@ extra -> unrecognized arguments: extra
 --trainer.devices=-3 -> --trainer:
 --trainer.barebones=true -> --trainer:
 --data.image_size=-5 -> Not of type PositiveInt
---data.batch_size=4000 -> --data.batch_size must be at most
+--data.batch_size=4000 -> --data.batch_size: must be at most
 --data=broken --data.image_size=16 --data.batch_size=2 -> cannot be read as images
 --trainer.logger=WandbLogger -> Requirement 'wandb
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best -> would write best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best --trainer.callbacks.dirpath=runs/x/checkpoints --name=x -> best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_last=true -> would write last.ckpt
---callbacks.last_checkpoint.every_minutes=0 -> every_minutes must be above 0, got 0.0
---data.std=[1] -> --data.std must be 3 numbers
+--callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes: must be above 0, got 0.0
+--data.std=[1] -> --data.std: must be 3 numbers
 --model.freeze=backbone -> --model.freeze needs --model.weights
 --model.weights={"n" * 300} -> File name too long: 'nnn
 """.strip().splitlines()

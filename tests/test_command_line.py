@@ -158,6 +158,19 @@ def test_the_default_number_of_epochs_gives_way_to_another_limit(options, epochs
     assert parse(*split(options)).trainer.max_epochs == epochs
 
 
+class ByF1(ParsingOnly):
+    """A command of an owner's, who sets all defaults in one place."""
+
+    defaults = {**FitCLI.defaults, "monitor": "val/f1"}
+
+
+def test_the_default_metric_of_the_best_checkpoint_is_set_where_defaults_are(capsys):
+    assert ByF1([]).config.monitor == "val/f1"
+    assert ByF1(["--monitor=val/loss"]).config.monitor == "val/loss"
+    text, _ = names_shown(ByF1, "--help", capsys=capsys)
+    assert "--monitor val/f1 " in text
+
+
 LIMITS = [
     *(f"limit_{split}_batches" for split in ("train", "val", "test", "predict")),
     "overfit_batches",

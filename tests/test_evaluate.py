@@ -169,7 +169,10 @@ def test_names_from_files_are_no_markup_and_what_a_run_does_not_have_is_left_out
     assert "Grad-CAM is left out: no layer's output has spatial dimensions" in shown
     Path("images").rename("elsewhere")
     assert "No images are shown" in text_of(report_of(run))
-    assert re.search("without images: .* with --root", capsys.readouterr().err)
+    assert re.search(
+        "without images: --root: the checkpoint was trained on the images in .* say where",
+        capsys.readouterr().err,
+    )
     assert "Most confident mistakes" in text_of(report_of(run, "--root=elsewhere"))
 
 

@@ -121,7 +121,7 @@ def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
     for use in (lambda: evaluate(f"{path}"), lambda: ImageDataModule.load_from_checkpoint(path)):
         with pytest.raises(
             UserError,
-            match=r"images in '.*victim/flower_photos', which are not there; .* --data.root",
+            match=r"images in '.*victim/flower_photos', which are not there; say where",
         ):
             use()
     assert not victim.exists()

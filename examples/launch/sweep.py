@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import Timeout
-from lightkeeper.cli import read_metrics
-from lightkeeper.cli._apart import run_apart
-from lightkeeper.cli._entry import one_line_errors
-from lightkeeper.cli._folder import RunFolder
+from filelock import FileLock, Timeout
+from lightkeeper.cli import RunFolder, read_metrics, run_apart, run_command
 from lightkeeper.exact import UserError, note
-from lightkeeper.images._downloads import one_at_a_time
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
@@ -71,8 +67,9 @@ def main(args: list[str]) -> optuna.Study:
     parser.add_argument("--seed", type=int, default=0)
     chosen, options = parser.parse_known_args(args)
     folder = Path("runs", chosen.name)
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        lock = one_at_a_time(folder / "study.db").acquire(timeout=0)
+        lock = FileLock(folder / ".study.db.lock").acquire(timeout=0)
     except Timeout as error:
         raise UserError(
             f"the sweep '{folder}' is running in another process; choose another --name"
@@ -112,8 +109,11 @@ def search(folder: Path, trials: int, seed: int, options: list[str]) -> optuna.S
     return study
 
 
+def show_best(study: optuna.Study) -> None:
+    """Prints the best trial, if any has ended."""
+    if study.get_trials(states=[TrialState.COMPLETE]):
+        print(f"best: {study.best_value:.4f}, {study.best_params}")
+
+
 if __name__ == "__main__":
-    with one_line_errors():
-        sweep = main(sys.argv[1:])
-        if sweep.get_trials(states=[TrialState.COMPLETE]):
-            print(f"best: {sweep.best_value:.4f}, {sweep.best_params}")
+    run_command(lambda: show_best(main(sys.argv[1:])))

@@ -1,5 +1,6 @@
 """Each file of examples/ by the command that it shows, shortened; what one computes is compared with something independent."""
 
+import csv
 import re
 import shlex
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from scipy.special import softmax
 from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score, roc_curve
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from examples import unsure
 from examples.center_loss import CenterLossClassifier
 from examples.distillation import Student
 from examples.focal_loss import FocalLoss
@@ -32,6 +34,7 @@ from tests.conftest import (
     ROOT,
     TINY_DATA,
     TINY_TRAINER,
+    call,
     cases,
     evaluate,
     fit,
@@ -99,7 +102,10 @@ def data_for(name: str) -> list[str]:
     return OPTIONS.get(name, TINY_DATA)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+TRAINING = [path for path in FILES if "python -m project.fit" in path.read_text()]
+
+
+@pytest.mark.parametrize("file", TRAINING, ids=lambda file: file.stem)
 def test_the_command_of_an_example_trains(file, workplace, capsys):
     (command,) = re.findall(r"^(?:# )?python -m project\.fit (.*)$", file.read_text(), re.M)
     given = [
@@ -118,6 +124,23 @@ def test_the_command_of_an_example_trains(file, workplace, capsys):
     if file.stem == "metric":
         assert "best.ckpt --import examples.metric\n" in capsys.readouterr().out
         assert "monitor: val/balanced_accuracy" in Path("runs/run/config.yaml").read_text()
+
+
+def test_the_command_of_ones_own_lists_the_least_confident_images_first(
+    tiny_run, workplace, capsys
+):
+    """The confidences of ``project.predict``, in another order."""
+    make_folder(Path("photos"), {"rose": 3, "tulip": 3})
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    label(best, "photos", "--output=labels.csv")
+    expected = sorted((float(row["confidence"]), row["path"]) for row in rows("labels.csv"))
+    capsys.readouterr()
+    call(unsure, best, "photos", "--count=4")
+    listed = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["path"] for row in listed] == [path for _, path in expected[:4]]
+    assert [row["confidence"] for row in listed] == [f"{share:.4f}" for share, _ in expected[:4]]
+    Path("none").mkdir()
+    assert "folder: there are no images" in one_line(lambda: call(unsure, best, "none"), capsys)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

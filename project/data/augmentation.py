@@ -92,7 +92,7 @@ class AugmentedDataModule(ImageDataModule):
         size = min(images.shape[-2:])  # transforms may have changed it
         for name, pixels in (("crop_padding", self.crop_padding), ("cutout", self.cutout)):
             if pixels >= size:
-                raise UserError(f"--data.{name} must be below {size}, the image size, got {pixels}")
+                raise UserError(f"must be below {size}, the image size, got {pixels}", name)
         if self.crop_padding:
             numbers = uniform(self.seed, epoch, batch.indices, _SHIFT, 2)
             images = shift(images, numbers, self.crop_padding)

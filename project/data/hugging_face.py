@@ -56,7 +56,7 @@ class HuggingFaceDataModule(TorchDatasetModule):
         parts: Mapping[str, Dataset] = dataset if isinstance(dataset, dict) else {"train": dataset}
         names = self.split_names(parts) if len(parts) > 1 else {"train": next(iter(parts))}
         if "train" not in names:
-            raise UserError(f"--data: none of the splits {', '.join(parts)} is for training")
+            raise UserError(f"none of the splits {', '.join(parts)} is for training", "root")
         train = parts[names["train"]]
         columns = train.features
         images = [name for name, feature in columns.items() if isinstance(feature, Image)]
@@ -66,9 +66,7 @@ class HuggingFaceDataModule(TorchDatasetModule):
         labels = labels or [name for name in columns if name != image]
         label = _chosen(columns, "label_column", self.label_column, labels)
         if not isinstance(columns[label], ClassLabel | Value):
-            raise UserError(
-                f"--data.label_column: {label} has no single text or number of each image"
-            )
+            raise UserError(f"{label} has no single text or number of each image", "label_column")
         values = sorted(value for value in train.unique(label) if value is not None)
         if all(str(value).isdecimal() for value in values):  # numbers as text, by their value
             values.sort(key=int)
@@ -128,11 +126,9 @@ def _opened(name: str, subset: str | None) -> "Dataset | DatasetDict":
             return datasets.load_from_disk(folder)
         return datasets.load_dataset(str(folder) if folder.is_dir() else name, subset)
     except ModuleNotFoundError as error:
-        raise UserError(
-            f'--data hf:{name}: {error}; pip install --editable ".[datasets]"'
-        ) from error
+        raise UserError(f'{name}: {error}; pip install --editable ".[datasets]"', "root") from error
     except (OSError, RuntimeError, ValueError) as error:  # gone, of a script, or damaged
-        raise UserError(f"--data hf:{name}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{name}: {' '.join(str(error).split())}", "root") from error
 
 
 def _chosen(columns: Collection[str], option: str, name: str | None, usual: Collection[str]) -> str:
@@ -141,6 +137,6 @@ def _chosen(columns: Collection[str], option: str, name: str | None, usual: Coll
     if len(candidates) == 1 and candidates[0] in columns:
         return candidates[0]
     raise UserError(
-        f"--data.{option} must name one of the columns {', '.join(columns)},"
-        f" got {', '.join(candidates) or 'none'}"
+        f"must name one of the columns {', '.join(columns)}, got {', '.join(candidates) or 'none'}",
+        option,
     )

@@ -55,6 +55,7 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     ours = ("project", "lightkeeper")
     assert kinds([one for one in run.callbacks if type(one).__module__.startswith(ours)]) == {
         "Bookkeeping",
+        "ExactTraining",
     }
     assert not (RUN / "plots").exists()
     best = load(RUN / "checkpoints" / "best.ckpt")

@@ -86,5 +86,5 @@ def test_what_is_wider_than_the_image_is_refused_by_its_name(options):
         *(field[:4] for field in NoiseDataModule().load()["train"].__getitems__(range(8)))
     )
     ((name, pixels),) = options.items()
-    with pytest.raises(UserError, match=f"--data.{name} must be below 12, .*, got {pixels}"):
+    with pytest.raises(UserError, match=f"^{name}: must be below 12, .*, got {pixels}"):
         NoiseDataModule(**options).augment(batch, 0)

@@ -113,16 +113,16 @@ def test_images_are_served_as_those_of_the_folder_are_to_the_last_bit(tmp_path):
 
 @cases(
     "parts options message",
-    ({"train": rows(9, kind=[0] * 9)}, {}, "label_column must name one of the columns"),
+    ({"train": rows(9, kind=[0] * 9)}, {}, "label_column: must name one of the columns"),
     (
         {"train": rows(9).remove_columns("label").add_column("label", [["a"], ["b"], ["c"]] * 3)},
         {},
         "label_column: label has no single text or number of each image",
     ),
-    ({"train": rows(9)}, {"image_column": "photo"}, "image_column must name .*, got photo"),
-    ({"train": rows(9).remove_columns("image")}, {}, "image_column must name one of .* label"),
+    ({"train": rows(9)}, {"image_column": "photo"}, "image_column: must name .*, got photo"),
+    ({"train": rows(9).remove_columns("image")}, {}, "image_column: must name one of .* label"),
     ({"validation": rows(9), "extra": rows(9)}, {}, "none of the splits validation, extra"),
-    ({}, {}, r"^--data hf:[^\n]+$"),
+    ({}, {}, r"^root: [^\n]+$"),
 )
 def test_what_is_ambiguous_or_not_there_is_refused(tmp_path, parts, options, message):
     if parts:

@@ -47,6 +47,15 @@ def test_imports_follow_the_order_of_the_parts(path):
             assert rest.partition(".")[0] in allowed, name
 
 
+OUTSIDE = [path for path in FILES if "cli" not in path.parts]
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: path.relative_to(LIBRARY).as_posix())
+def test_only_the_command_line_knows_the_names_of_its_options(path):
+    """An error has the name of an argument, which is that of Python; docstrings are ``--help``."""
+    assert not re.findall(r"(?<!``)--(?:data|model|trainer|callbacks)\.\w+", path.read_text())
+
+
 @pytest.mark.parametrize("part", FACES)
 def test_each_public_name_is_documented_and_its_example_runs(part):
     face = FACES[part]
@@ -92,7 +101,7 @@ def test_private_names_of_libraries_stand_in_upstream(path):
         if name.partition(".")[0] in THEIRS and re.search(r"\._(?!_)", name)
     ]
     private += IMPLICIT.findall(path.read_text())
-    assert path.name == "_upstream.py" or not private
+    assert path.name.startswith("_upstream") or not private
 
 
 def private_names(cls: type) -> set[str]:
@@ -104,7 +113,8 @@ def private_names(cls: type) -> set[str]:
 def test_no_class_shares_a_private_name_with_a_base_of_theirs():
     for module in walk_packages([str(LIBRARY)], "lightkeeper."):
         for cls in vars(import_module(module.name)).values():
-            if inspect.isclass(cls) and cls.__module__ == module.name:
+            is_of_upstream = "._upstream" in module.name
+            if inspect.isclass(cls) and cls.__module__ == module.name and not is_of_upstream:
                 bases = [base for base in cls.__mro__ if base.__module__.split(".")[0] in THEIRS]
                 theirs = {name for base in bases for name in private_names(base)}
                 assert not private_names(cls) & theirs, cls

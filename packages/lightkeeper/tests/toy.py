@@ -342,7 +342,7 @@ def curve(run: Path, tag: str) -> list[tuple[int, float]]:
 
 
 STATE = (
-    *("state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch"),
+    *("state_dict", "optimizer_states", "lr_schedulers", "metric_states", "global_step", "epoch"),
     *("current_model_state", "averaging_state", "MixedPrecision"),
 )
 

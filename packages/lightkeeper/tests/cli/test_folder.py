@@ -27,7 +27,7 @@ def run(tmp_path):
 
 @cases("name", "", ".", "..", "a/b", "/tmp", "../a", "a/..", "a\nb", "\udcff")
 def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
-    with pytest.raises(UserError, match=r"--name .*must be the name of one folder"):
+    with pytest.raises(UserError, match=r"name: must be the name of one folder"):
         RunFolder(tmp_path, name)
 
 

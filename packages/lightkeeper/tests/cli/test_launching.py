@@ -109,7 +109,7 @@ def test_an_error_is_printed_once(launcher, tmp_path):
     command = [*FIT, "--trainer.devices=2", "--data.batch_size=15"]
     finished = run(command if launcher == "lightning" else torchrun(2, *command[2:]), tmp_path)
     assert finished.code != 0
-    assert finished.err.count("error: --data.batch_size must be a multiple of") == 1, str(finished)
+    assert finished.err.count("error: --data.batch_size: must be a multiple of") == 1, str(finished)
 
 
 def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monkeypatch):

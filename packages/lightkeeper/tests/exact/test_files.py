@@ -11,8 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from lightkeeper.exact import UserError
-from lightkeeper.images._checkpoint import AtomicCheckpointIO
+from lightkeeper.exact import AtomicCheckpointIO, UserError
 from lightkeeper.images._downloads import fetch_archive
 from torchvision.datasets.utils import download_and_extract_archive
 

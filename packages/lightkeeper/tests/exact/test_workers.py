@@ -55,7 +55,7 @@ def test_workers_whose_semaphores_or_pipes_find_no_room_are_one_line(number, mon
     line = one_line(lambda: list(data.train_dataloader()), capsys)
     assert line.startswith(f"error: loader workers cannot be started ([Errno {number}]")
     assert "enlarge /dev/shm" in line
-    assert "--data.num_workers 0" in line
+    assert "set num_workers to 0" in line
 
 
 def test_without_room_for_workers_the_check_of_the_images_has_none(tmp_path, monkeypatch):

@@ -80,5 +80,5 @@ def test_a_full_disk_is_an_error_before_training_unless_the_file_is_whole(start,
     whole = epoch(start())
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     assert torch.equal(epoch(start()), whole)
-    with pytest.raises(UserError, match=r"--data.cache '.*' cannot be written \(No space left"):
+    with pytest.raises(UserError, match=r"cache: '.*' cannot be written \(No space left"):
         start(image_size=24)

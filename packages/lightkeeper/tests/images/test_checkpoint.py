@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from lightkeeper.exact import UserError
-from lightkeeper.images._checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint, read_weights
+from lightkeeper.exact import AtomicCheckpointIO, UserError
+from lightkeeper.images._checkpoint import ABOUT, read_checkpoint, read_weights
 from lightkeeper.images._settings import (
     allow_module,
     imported_class,
@@ -138,7 +138,7 @@ def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, ca
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr("lightkeeper.images._checkpoint.open", full_for_this, raising=False)
+        patch.setattr("lightkeeper.exact._checkpoint_io.open", full_for_this, raising=False)
         said = one_line(lambda: fit(EVERY_STEP), capsys)
     assert (
         "No space left on device; make room, or write elsewhere; to resume, run the same command with"

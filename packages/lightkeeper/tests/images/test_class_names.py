@@ -82,13 +82,13 @@ def test_names_that_may_be_another_numbers_are_refused_and_the_option_decides(
     tmp_path, labels, text
 ):
     data = table(tmp_path, labels, {"classes.txt": text})
-    with pytest.raises(UserError, match=r"classes\.txt': it is not certain.* --data.class_names"):
+    with pytest.raises(UserError, match=r"classes\.txt': it is not certain.* with class_names"):
         data.files()
     names = ["owl", "elk", "bee", "ant"][: len(labels.split())]
     data = table(tmp_path, labels, {}, class_names=names)
     assert names_of(data, labels) == " ".join(names)
     assert data.class_names == names
-    assert "; their names from --data.class_names" in data.layout
+    assert "; their names from class_names" in data.layout
     lines = [f"{label} {name}" for label, name in zip(labels.split(), names, strict=True)]
     data = table(tmp_path, labels, {"classes.txt": "\n".join(["9 dodo", *lines])})
     assert names_of(data, labels) == " ".join(names)
@@ -204,4 +204,4 @@ def test_names_that_yaml_reads_as_other_types_are_an_error_of_one_line(workplace
     data = [f"--data={__name__}.Answers", "--data.root=images"]
     assert "must be texts, got True" in one_line(lambda: fit(*data), capsys)
     data = ["--data=tests.stubs.Files", "--data.root=images", "--data.class_names=[yes, no]"]
-    assert one_line(lambda: fit(*data), capsys).endswith("put texts into quotes")
+    assert "Expected a <class 'str'>. Got value: True" in one_line(lambda: fit(*data), capsys)

@@ -213,8 +213,8 @@ def table(*rows, header="path,label,split"):
 @cases(
     "tables message",
     (table("img/0.jpg,cat,"), r"line 14: '.*img/0.jpg' is in line 2, too"),
-    (table("nowhere.jpg,cat,"), "line 14: there is no file 'nowhere.jpg' in --data.root"),
-    (table(",cat,"), "line 14: there is no file '' in --data.root"),
+    (table("nowhere.jpg,cat,"), "line 14: there is no file 'nowhere.jpg' in '"),
+    (table(",cat,"), "line 14: there is no file '' in '"),
     (table("other/0.jpg,,"), "line 14: it has no label"),
     (table("other/0.jpg"), "line 14 has 1 columns, not 3"),
     (table("other/0.jpg,cat,,y"), "line 14 has 4 columns, not 3"),
@@ -223,22 +223,22 @@ def table(*rows, header="path,label,split"):
     (table(header="path,label,label"), "columns have one name: path, label and label"),
     ({"t.csv": "path,label\nimg/0.jpg,cat"}, "one class only, 'cat'"),
     ({"t.csv": "path,label\n"}, "names no image"),
-    ({"t.csv": "a,b\n1,2"}, r"--data.path_column must name one of the columns a or b"),
+    ({"t.csv": "a,b\n1,2"}, r"path_column: must name one of the columns a or b of"),
     (
         {"t.csv": "filename,cat,dog\nimg/0.jpg,1,1\n"},
         "line 2: it has 2 ones in the columns cat and dog; .* multi-label",
     ),
-    ({"t.csv": "file,sex,dx\nimg/0.jpg,m,nv\n"}, "label_column must name .* file, sex or dx"),
+    ({"t.csv": "file,sex,dx\nimg/0.jpg,m,nv\n"}, "label_column: must name .* file, sex or dx of"),
     ({"t.csv": "image,label\n0,cat\n"}, "line 2: '0' may be img/0.jpg or other/0.jpg"),
     (
         {"t.csv": "image,file,label\nimg/0.jpg,other/0.jpg,cat\n"},
-        "path_column must name one of the columns image, file or label",
+        "path_column: must name one of the columns image, file or label",
     ),
     (
         {"t.csv": "file,label\nimg/0.jpg,1\n", "a.json": '{"1": "x"}', "b.json": '{"1": "y"}'},
         r"/a\.json and .*/b\.json name the classes differently",
     ),
-    ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column must name"),
+    ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column: must name"),
     ({"t.json": "[{}]"}, "each line must be the object of an image"),
     ({"t.parquet": ""}, r"needs the package pyarrow: pip install .*\[tables\]"),
     ({"t.jsonl": "{"}, r"t\.jsonl' cannot be read as a table: line 1"),
@@ -345,7 +345,7 @@ def test_images_outside_the_tables_folder_that_share_a_name_need_a_root_where_sp
     plain = [(path, CATS[path < "2"]) for path, _ in rows_of(root)]
     rows = [(f"{root}/{path}", label) for path, label in plain]
     file = write(tmp_path / "tables" / "labels.csv", rows)
-    message = r"images/1/left/image 0.jpg' and '.*' lie outside --data.root.*give --data.root the"
+    message = r"images/1/left/image 0.jpg' and '.*' lie outside '.*give the folder"
     with pytest.raises(UserError, match=message):
         module(file).files()
     inside = module(write(root / "labels.csv", plain)).files()

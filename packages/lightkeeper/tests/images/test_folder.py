@@ -95,7 +95,7 @@ def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
     ({"a": 5, "small": 2}, r"'small' has 2 image"),
     ({"train/a": 5, "train/b": 5, "val/a": 1, "val/c": 1}, "no training image of c"),
     ({"train/a": 5, "train/b": 1, "val/a": 1, "val/b": 1}, "'b' has 1 image"),
-    ({".": 5}, "has no class folders with images .*; .* --data.label_from"),
+    ({".": 5}, "has no class folders with images .*; .* or label_from"),
     ({"train": 5, "val": 5}, "train and val .* look like splits, not classes; call .* 'train'"),
     ({"val/a": 5, "test/a": 5}, "test and val .* look like splits"),
     (
@@ -109,7 +109,7 @@ def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
     ({"train/a": 5, "train/b": 5, "val": 3}, "val' has 3 images, but no folder for each class"),
     (
         {"set 1/a": 5, "set 1/b": 5, "set 2/a": 5, "set 2/b": 5},
-        "set 1 and set 2 of .* look like splits, .*--data.class_names",
+        "set 1 and set 2 of .* look like splits, .* with class_names",
     ),
 )
 def test_a_folder_that_cannot_be_learnt_from_is_refused(tmp_path, folders, message):

@@ -72,11 +72,11 @@ def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epo
 
 @cases(
     "options world_size text",
-    ({"batch_size": 61}, 1, "--data.batch_size must be at most 60, the number of training images"),
-    ({"batch_size": 10}, 3, "--data.batch_size must be a multiple of 3, .* such as 9"),
-    ({"device_cache": True, "train_transforms": [v2.Identity()]}, 1, "--data.device_cache needs"),
-    ({"val": 2}, 3, "the val set has fewer .* there are processes, 3; use --trainer.devices 2"),
-    ({"test": 2}, 3, "the test set has fewer .* there are processes, 3; use --trainer.devices 2"),
+    ({"batch_size": 61}, 1, "batch_size: must be at most 60, the number of training images"),
+    ({"batch_size": 10}, 3, "batch_size: must be a multiple of 3, .* such as 9"),
+    ({"device_cache": True, "train_transforms": [v2.Identity()]}, 1, "device_cache: needs"),
+    ({"val": 2}, 3, "the val set has fewer .* there are processes, 3; use 2 devices"),
+    ({"test": 2}, 3, "the test set has fewer .* there are processes, 3; use 2 devices"),
     ({"test": 0}, 1, "the test set has fewer images, 0, than there are processes, 1$"),
 )
 def test_options_that_images_or_devices_do_not_allow_are_refused_by_name(options, world_size, text):

@@ -168,14 +168,14 @@ def test_over_the_folds_each_image_is_tested_once_and_stays_where_it_is(tmp_path
 
 @cases(
     "folders options message",
-    ({}, {"folds": 1}, "--data.folds must be at least 2, got 1"),
-    ({}, {"folds": 3, "fold": 4}, "--data.fold must be at most --data.folds, 3, got 4"),
-    ({}, {"fold": 2}, "--data.fold must be at most --data.folds, 1, got 2"),
+    ({}, {"folds": 1}, "folds: must be at least 2, got 1"),
+    ({}, {"folds": 3, "fold": 4}, "fold: must be at most folds, 3, got 4"),
+    ({}, {"fold": 2}, "fold: must be at most folds, 1, got 2"),
     ({}, {"group": "image ([0-9]+)_"}, r"'image \(\[0-9\]\+\)_' finds nothing in 'a/image"),
     ({}, {"group": "image("}, r"'image\(' is no regular expression"),
     ({}, {"group": "image"}, "class 'a' has 1 images or groups, too few for the 3 splits"),
-    ({"test/a": 2}, {"folds": 2}, "folds cuts a test set in each fold, but '.*' has one already"),
-    ({"test/a": 2}, {"group": PATTERN}, "--data.group: '0' has images in test and train"),
+    ({"test/a": 2}, {"folds": 2}, "folds: each fold cuts a test set, but '.*' has one already"),
+    ({"test/a": 2}, {"group": PATTERN}, "group: '0' has images in test and train"),
 )
 def test_folds_and_groups_that_cannot_be_are_refused(tmp_path, folders, options, message):
     train = "train/" if folders else ""

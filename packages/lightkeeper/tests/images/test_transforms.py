@@ -201,7 +201,7 @@ def test_each_image_is_what_the_transform_makes_of_it_after_seeding_by_hand(tran
     (v2.Grayscale(), "must return torch.uint8 with 3 channels, got torch.uint8 with 1 channels"),
 )
 def test_images_of_another_type_are_refused_in_one_line(transform, text):
-    with pytest.raises(LocalError, match=f"^--data.train_transforms .*{text}"):
+    with pytest.raises(LocalError, match=f"^train_transforms: .*{text}"):
         batches(train_transforms=[transform], num_workers=0)
 
 
@@ -222,8 +222,8 @@ def test_an_error_inside_a_transform_is_a_bug_with_its_traceback_and_no_broken_i
 
 @cases(
     "options text",
-    ({"train_transforms": [v2.RandomCrop(99)]}, "--data.train_transforms: RandomCrop: Required cr"),
-    ({"batch_transforms": [v2.MixUp(num_classes=9)]}, "--data.batch_transforms: MixUp: When pass"),
+    ({"train_transforms": [v2.RandomCrop(99)]}, "train_transforms: RandomCrop: Required cr"),
+    ({"batch_transforms": [v2.MixUp(num_classes=9)]}, "batch_transforms: MixUp: When pass"),
 )
 def test_a_transform_of_a_library_that_refuses_the_images_is_one_line(options, text):
     with pytest.raises(UserError) as caught:

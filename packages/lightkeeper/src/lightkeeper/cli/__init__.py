@@ -5,19 +5,25 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ._apart import run_apart as run_apart
+    from ._entry import run_command as run_command
     from ._evaluate import EvaluateCommand as EvaluateCommand
     from ._export import export_model as export_model
     from ._fit import FitCommand as FitCommand
-    from ._folder import read_metrics as read_metrics
-    from ._parser import CommandParser as CommandParser
+    from ._folder import RunFolder as RunFolder, read_metrics as read_metrics
+    from ._parser import CommandParser as CommandParser, import_modules as import_modules
     from ._predict import label_files as label_files
 
 _MODULES = {
+    "run_apart": "_apart",
+    "run_command": "_entry",
     "EvaluateCommand": "_evaluate",
     "export_model": "_export",
     "FitCommand": "_fit",
+    "RunFolder": "_folder",
     "read_metrics": "_folder",
     "CommandParser": "_parser",
+    "import_modules": "_parser",
     "label_files": "_predict",
 }
 

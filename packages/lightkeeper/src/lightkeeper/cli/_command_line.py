@@ -5,15 +5,11 @@ the previous class does not accept, and keeps that class's defaults for the othe
 are taken out here, and become the parser's defaults: it never meets a change of class.
 """
 
-import inspect
 import os
 import re
-from argparse import SUPPRESS
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
 
-from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
@@ -23,9 +19,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..exact._errors import UserError, first_sentence, listed, note
-from ..images._settings import subclasses
-from ._parser import closest, import_modules, require_value, require_values
-from ._yaml import read_yaml
+from ._classes import candidates, class_parser, find_class, imported
+from ._parser import closest, full_name, import_modules, read_yaml, require_values
 
 Options = dict[str, object]
 """Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` is the class."""
@@ -48,7 +43,8 @@ _PATTERNS = ("data.group", "data.label_from")
 _LISTS = ("data.train_transforms", "data.batch_transforms", "trainer.callbacks")
 """Options that take a list of classes."""
 _GROUPS = ("data", "model", "trainer", "callbacks")
-_WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
+_WAITS = re.compile(r"(?!-h$|--help$|--help-all$|--print_config|.+\.help$)-[^=]+")
+"""An option without its value."""
 _NO_CLASS = re.compile(r"(null|true|false)$|\[")
 
 
@@ -57,12 +53,14 @@ class CommandLine:
 
     Attributes:
         words: Each option with its value as one word, and positional arguments.
+        positionals: The arguments without a name.
         configs: The configs, and as the last one the classes and patterns of flags.
         flags: The other words.
     """
 
     def __init__(self, args: Iterable[str]) -> None:
         self.words = whole_words(args)
+        self.positionals = [word for word in self.words if not word.startswith("-")]
         self.configs = list[Options]()
         texts: Options = {}
         flags = list[str]()
@@ -85,15 +83,10 @@ class CommandLine:
                 texts[key] = value
             else:
                 if option.endswith("+"):  # jsonargparse would hide an error of the module
-                    _imported(value)
+                    imported(value)
                 flags.append(word)
         self.configs.append(flat(texts))
         self.flags = _with_class_paths(flags)
-
-    @property
-    def positionals(self) -> list[str]:
-        """Returns the arguments without a name."""
-        return [word for word in self.words if not word.startswith("-")]
 
     @property
     def names(self) -> set[str]:
@@ -125,12 +118,11 @@ def whole_words(args: Iterable[str]) -> list[str]:
     """Joins each option and its value to one word; no option takes several values."""
     require_values(given := [*args])
     words = list[str]()
-    rest = iter(given)
-    for word in rest:
-        if word.startswith("-") and "=" not in word and not _WITHOUT_VALUE.fullmatch(word):
-            require_value(word, value := next(rest, ""))
-            word = f"{word}={value}"
-        words.append(word)
+    for word in given:
+        if words and not word.startswith("--") and _WAITS.fullmatch(words[-1]):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
     return words
 
 
@@ -141,11 +133,6 @@ def _with_class_paths(flags: list[str]) -> list[str]:
     return [
         flag.replace("=", ".class_path=", 1) if flag.startswith(owners) else flag for flag in flags
     ]
-
-
-def full_name(option: str) -> str:
-    """Returns an option's name as configs have it here: without dashes and ``init_args``."""
-    return option.removeprefix("--").removesuffix(".class_path").replace(".init_args.", ".")
 
 
 def read_config(path: str) -> Options:
@@ -200,31 +187,6 @@ def _class_or_value(key: str, base: type, value: object) -> object:
     return cls or value
 
 
-def candidates(base: type) -> list[type]:
-    """Returns the classes that an option may name without their module."""
-    classes = subclasses(base)
-    return [cls for cls in classes if not inspect.isabstract(cls) and cls.__name__[0] != "_"]
-
-
-def find_class(base: type, name: str) -> type | None:
-    """Finds the class of a path, or of a name; of several, the one defined last."""
-    cls: object = {cls.__name__: cls for cls in candidates(base)}.get(name)
-    cls = _imported(name) if "." in name else cls
-    return cls if isinstance(cls, type) and issubclass(cls, base) else None
-
-
-def _imported(path: str) -> object:
-    """Returns what a path of Python names; an error of its module is raised as it is."""
-    module, _, attribute = path.rpartition(".")
-    if all(map(str.isidentifier, module.split("."))):
-        try:
-            return getattr(import_module(module), attribute, None)
-        except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):  # but a package that it needs
-                raise
-    return None
-
-
 def _drop_others(config: Options, key: str, cls: type) -> None:
     """Drops a config's arguments of another class that this one does not accept, with a note."""
     accepted = class_parser(cls).get_defaults().as_dict()
@@ -235,10 +197,3 @@ def _drop_others(config: Options, key: str, cls: type) -> None:
     if others:
         text = f"does not accept {listed(others)} of an earlier config"
         rank_zero_only(note)(f"--{key}: {cls.__name__} {text}")
-
-
-def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
-    """Builds a parser of what a class accepts, and the classes that it passes ``**kwargs`` to."""
-    parser = LightningArgumentParser(add_help=False, usage=SUPPRESS, description="")
-    parser.add_class_arguments(cls, key, fail_untyped=False)
-    return parser

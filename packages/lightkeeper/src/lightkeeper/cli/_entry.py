@@ -7,46 +7,43 @@ import errno
 import gc
 import io
 import os
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import NoReturn
 
-from ..exact._errors import LINES, WORKER_DIED, LocalError, UserError, first_of_machine, printable
+from ..exact._errors import (
+    LINES,
+    WORKER_DIED,
+    LocalError,
+    UserError,
+    first_of_machine,
+    printable,
+)
 from ..exact._quiet import quiet_libraries
 
 TRACEBACK = "LIGHTKEEPER_TRACEBACK"
 """The variable that shows the traceback of user errors, too."""
 
 NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
-_LIBRARIES = (
-    ("OutOfMemoryError", "", NO_MEMORY),
-    ("MemoryError", "", NO_MEMORY),
-    ("RuntimeError", "DefaultCPUAllocator", NO_MEMORY),
-    # a worker that aborts has a bug
-    ("RuntimeError", r"DataLoader worker \(pid(?!.*(Aborted|Segmentation fault))", WORKER_DIED),
-    (
-        "RuntimeError",
-        "Connection (closed|reset) by peer",
-        "another process of this run has ended; it says why, unless the system killed it",
+_KNOWN = {
+    "DefaultCPUAllocator: ": NO_MEMORY,
+    "is killed by signal: Killed": WORKER_DIED,  # one that aborts has a bug
+    "exited unexpectedly": WORKER_DIED,
+    "by peer": "another process of this run has ended; it says why, unless the system killed it",
+    "Early stopping conditioned on metric": "",
+    "`val_check_interval` (": "",
+    "surrogates not allowed": "the name of a file is not UTF-8; rename it",
+    "more than 1 value per channel when training": (
+        "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size"
     ),
-    (
-        "ValueError",
-        "Expected more than 1 value per channel",
-        "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size",
-    ),
-    ("ValueError", "^ `val_check_interval`", None),
-    ("ValueError", "SyncBatchNorm layers only work", None),
-    ("UnicodeEncodeError", "surrogates not allowed", "the name of a file is not UTF-8; rename it"),
-    ("MisconfigurationException", "^(?!You can't `self)", None),  # which is a bug
-    ("RuntimeError", "Early stopping conditioned on", None),
-)
-"""Errors of torch and Lightning about the machine or the options: type, pattern, description.
+}
+"""Words of errors about the machine or the options that have no type of their own, and advice.
 
-None is their own text.
+Without advice, they are clear themselves.
 """
 
 _SYSTEM = {
@@ -61,7 +58,10 @@ _SYSTEM = {
         "; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)",
     ),
 }
-"""Errors of the system, by their number, and advice."""
+"""Errors of the system, by their number, and advice.
+
+Without advice, they are clear themselves.
+"""
 
 
 def run_command(command: Callable[[], object]) -> NoReturn:
@@ -151,10 +151,15 @@ def _description(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         advice = _SYSTEM.get(error.errno or 0)
         return None if advice is None else f"{text}{advice}"
-    for kind, pattern, description in _LIBRARIES:
-        if type(error).__name__ == kind and re.search(pattern, text):
-            return description or " ".join(text.split())
-    return None
+    kind = type(error).__name__  # as torch and Lightning are not imported here
+    if kind in ("MemoryError", "OutOfMemoryError"):
+        return NO_MEMORY
+    if kind == "MisconfigurationException":
+        calls = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
+        return None if "log" in calls else " ".join(text.split())  # what a step logs is a bug
+    is_known = isinstance(error, RuntimeError | ValueError)
+    known = (advice for words, advice in _KNOWN.items() if is_known and words in text)
+    return next((advice or " ".join(text.split()) for advice in known), None)
 
 
 def _own_packages() -> tuple[str, str]:

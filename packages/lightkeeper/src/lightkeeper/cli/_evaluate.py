@@ -22,7 +22,8 @@ from ..images._remembered import (
 )
 from ..images._settings import remembered
 from ..images._unseen import cut_of_training, was_trained_on
-from ._command import ClassParser, Command
+from ._classes import ClassParser
+from ._command import Command
 from ._command_line import CommandLine
 from ._entry import run_command
 
@@ -52,7 +53,11 @@ class EvaluateCommand(Command):
             self._remembered = {}
             return {}
         if named.get("data", cls) is cls:
-            require_datasets(self.about, {name.removeprefix("data.") for name in line.names})
+            try:
+                require_datasets(self.about, {name.removeprefix("data.") for name in line.names})
+            except UserError as error:
+                error.option = f"--data.{error.option}"
+                raise
         if "data.root" in line.names:
             self._remembered.pop("root", None)
         self.default_arguments = {cls: self._remembered}
@@ -90,6 +95,10 @@ class EvaluateCommand(Command):
 
     def evaluate(self) -> None:
         """Measures, writes the metrics, and shows them."""
+        with self.options_in_full():
+            self._evaluate()
+
+    def _evaluate(self) -> None:
         checkpoint = self.config.checkpoint
         split = self.config.split
         self._require_fitting_data()
@@ -138,8 +147,12 @@ class EvaluateCommand(Command):
         self.datamodule.prepare_data()
         was_seen = was_trained_on(self.about, self.datamodule, split)
         if was_seen:
-            cut = cut_of_training(self.about, self.datamodule) if split != "all" else []
-            advice = f", or cut these as in training, with {listed(cut)}" if cut else ""
+            cut = cut_of_training(self.about, self.datamodule) if split != "all" else {}
+            advice = (
+                f", or cut these as in training, with {listed(f'--data.{name} {value}' for name, value in cut.items())}"
+                if cut
+                else ""
+            )
             raise UserError(
                 f"--split {split}: some of these images are those it was trained on; name others"
                 f" with --data{advice}"

@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 from ..exact._errors import UserError, note, require
 from ..images._module import ClassifierModule
 from ..images._preprocessing import Preprocessing, empty_images
-from ._output import require_new
+from ._parser import require_new
 
 Classify = Callable[[Tensor], Tensor]
 """Takes images, (N, channels, crop, crop), and returns probabilities, float32 (N, classes)."""

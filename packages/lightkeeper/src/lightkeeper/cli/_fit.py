@@ -15,20 +15,27 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from ..exact._errors import LocalError, NonFiniteError, UserError, listed
 from ..exact._files import write_text
-from ..exact._last_checkpoint import CURVES, LastCheckpoint
-from ..exact._loggers import rewind
+from ..exact._last_checkpoint import LastCheckpoint
+from ..exact._loggers import begin_anew
 from ..exact._non_finite import StopOnNonFinite
-from ..images._checkpoint import ABOUT, About, AtomicCheckpointIO, read_newest, require_same_classes
+from ..images._checkpoint import (
+    ABOUT,
+    About,
+    DescribedCheckpointIO,
+    read_newest,
+    require_same_classes,
+)
 from ..images._checkpoints import BestCheckpoint, best_checkpoint, change_of_data
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
 from ..images._resuming import Resumable
-from ._command import Command, require_sound_run
-from ._command_line import flat, full_name, read_config
+from ._command import Command
+from ._command_line import flat, read_config
 from ._entry import run_command
 from ._folder import RunFolder, derived_name
 from ._loggers import log_settings, loggers_of, place_in_folder
-from ._yaml import read_yaml
+from ._parser import full_name, read_yaml
+from ._trainer import require_sound_run
 
 _OWN: dict[str, type[Callback]] = {
     "stop_on_non_finite": StopOnNonFinite,  # before those that write
@@ -124,7 +131,7 @@ class FitCommand(Command):
             # Lightning looks here for SLURM's checkpoints of this run, too
             default_root_dir=self.run.path,
             logger=loggers_of(options.logger, self.run.path),
-            plugins=[AtomicCheckpointIO(self.run.path), *plugins],
+            plugins=[DescribedCheckpointIO(self.run.path), *plugins],
             **kwargs,
         )
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -166,6 +173,10 @@ class FitCommand(Command):
 
     def fit(self) -> None:
         """Trains or resumes; then tests the best checkpoint once and writes the final metrics."""
+        with self.options_in_full():
+            self._fit()
+
+    def _fit(self) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         require_sound_run(trainer, data)
         if self.config.trainer.fast_dev_run:  # writes no folder
@@ -199,12 +210,12 @@ class FitCommand(Command):
                 change = partial(self._change_of_data, checkpoint[ABOUT])
                 changes = run.changed_options(self._earlier, options, change)
             write_text(run.config, config)
-            rewind(run.path, checkpoint.get(CURVES, {}))
         if path is None:
             size = sum(parameter.numel() for parameter in model.parameters())
             network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
             devices = f"{trainer.world_size} x {trainer.strategy.root_device.type}"
             self.note(f"training {network} on {devices}: {run.path}")
+            begin_anew(trainer)
             log_settings(trainer, self._saved_config)
             return None
         about = checkpoint[ABOUT]

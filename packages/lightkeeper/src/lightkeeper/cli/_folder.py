@@ -49,9 +49,9 @@ class RunFolder:
 
     def __init__(self, root: str | Path, name: str) -> None:
         is_plain = name not in ("", "..") and Path(name).name == name and name.isprintable()
-        require(is_plain, "--name", printable(name), "the name of one folder, without '/'")
+        require(is_plain, "name", printable(name), "the name of one folder, without '/'")
         is_local = str(root) != "" and "://" not in str(root)
-        require(is_local, "--trainer.default_root_dir", root, "a folder of this machine")
+        require(is_local, "default_root_dir", root, "a folder of this machine")
         self.path = Path(root) / name
         self.config = self.path / "config.yaml"
         self.metrics = self.path / "metrics.json"

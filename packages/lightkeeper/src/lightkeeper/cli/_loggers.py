@@ -1,6 +1,7 @@
 """Loggers that a command line names: their place in the run's folder, and the options they record."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -8,7 +9,34 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, WandbLogger
 
-from ..exact._loggers import RunLogger
+from ..exact._loggers import ResumingTensorBoardLogger
+
+
+class RunLogger(ResumingTensorBoardLogger):
+    """TensorBoard's files in the run's folder.
+
+    Lightning's would begin each run with a metric of -1, and draw the number of the epoch.
+    """
+
+    NAME_HPARAMS_FILE = "config.yaml"  # the run's, so that Lightning writes none beside it
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, name="", version="", default_hp_metric=False)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Logs metrics without the epoch, which Lightning adds."""
+        named = {name: value for name, value in metrics.items() if name != "epoch"}
+        super().log_metrics(named, step)
+
+    def compare_by(self, options: dict[str, int | float | str], curves: list[str]) -> None:
+        """Names options and curves for the tab HPARAMS, which shows the last point of each curve.
+
+        Lightning's ``log_hyperparams`` would add a point to the curves.
+        """
+        from torch.utils.tensorboard.summary import hparams  # here, as it takes a while to import
+
+        for summary in hparams(options, dict.fromkeys(curves)):  # type: ignore[no-untyped-call]
+            self.experiment.file_writer.add_summary(summary)
 
 
 def loggers_of(chosen: object, folder: Path) -> list[Logger]:

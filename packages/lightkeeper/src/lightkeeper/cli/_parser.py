@@ -4,6 +4,7 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 """
 
 import json
+import os
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
@@ -13,12 +14,15 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser
+import yaml
+from jsonargparse import ArgumentParser, get_loader
 
 from ..exact._errors import UserError, require
 from ..exact._upstream import options_of
-from ._entry import end_with_error, run_command
+from ._entry import end_with_error
 
+CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+"""Arguments of ``open`` for files of rows."""
 _LABEL = 40  # columns of an option's name
 
 
@@ -33,7 +37,7 @@ class CommandParser(ArgumentParser):
         >>> parser.parse_args(["--top_k", "3"]).top_k
         3
 
-        A script ends with ``CommandParser.run(lambda: main(parser.parse_args()))``.
+        A script ends with ``run_command(lambda: main(parser.parse_args()))``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -43,8 +47,6 @@ class CommandParser(ArgumentParser):
         """Adds ``--import``, whose modules are imported as it is parsed."""
         text = "Your module of the checkpoint's model, network or data"
         self.add_argument("--import", type=import_modules, help=f"{text}; or several: a,b.")
-
-    run = staticmethod(run_command)
 
     def parse_args(  # type: ignore[override]  # jsonargparse has no overloads either
         self, args: Sequence[str] | None = None, *rest: Any, **options: Any
@@ -76,19 +78,17 @@ class CommandParser(ArgumentParser):
         """Prints jsonargparse's message in one line, with the closest name, and exits with 2."""
         if not self.exit_on_error:  # the parser of a class within another one
             super().error(message, ex)
-        keys: list[str] = []
+        keys = list[str]()
         cause: BaseException | None = ex
         while cause is not None:  # the innermost error is about the argument itself
-            if isinstance(cause, ArgumentError):
+            _, is_of_key, text = str(cause).partition('Parser key "')
+            if is_of_key and isinstance(cause, TypeError):
+                key, _, message = text.partition('":')
+                keys.append(key)
+            elif isinstance(cause, ArgumentError):
                 message = str(cause)
-            if isinstance(cause, TypeError):
-                keys.extend(re.findall(r'^Parser key "(.+?)":', str(cause)))
             cause = cause.__cause__
-        line = " ".join(message.split())
-        if keys:
-            line = f"--{'.'.join(keys)}: {re.sub('^Parser key .+?: ', '', line)}"
-        if re.search(r"<class 'str'>\. Got value: (True|False|None|[-.\d])", line):
-            line += "; YAML reads yes, no and numbers as other types: put texts into quotes"
+        line = " ".join([f"--{'.'.join(keys)}:" if keys else "", *message.split()]).strip()
         if unknown := re.search(r"(?:arguments: --|[Oo]ption ')([\w.-]+)", line):
             names = self.get_defaults(skip_validation=True).keys()
             nearest = closest(unknown[1], [name.replace("init_args.", "") for name in names])
@@ -101,14 +101,13 @@ def require_values(words: Sequence[str]) -> None:
     for before, word in pairwise(["", *words]):
         option, equals, value = word.partition("=")
         if not word or (option.startswith("--") and equals and not value):
-            require_value(option if word or "=" in before else before, value)
+            option = option or (before if before.startswith("--") else "an argument")
+            raise UserError(f"{option} has no value; is a variable of the command not set?")
 
 
-def require_value(option: str, value: str) -> None:
-    """Refuses an empty value, or another option in the place of a value."""
-    if not value or value.startswith("--"):
-        name = option if option.startswith("--") else "an argument"
-        raise UserError(f"{name} has no value; is a variable of the command not set?")
+def full_name(option: str) -> str:
+    """Returns an option's name as configs have it here: without dashes and ``init_args``."""
+    return option.removeprefix("--").removesuffix(".class_path").replace(".init_args.", ".")
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
@@ -147,3 +146,17 @@ def import_modules(names: str) -> str:
         import_module(name)
         allow_module(name)
     return names
+
+
+def read_yaml(text: str, name: str) -> object:
+    """Reads YAML; ``name`` says in messages where it is from."""
+    try:
+        return get_loader("yaml")(text)  # which reads 1e-3 as a number
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}: {' '.join(str(error).split())}") from error
+
+
+def require_new(option: str, path: str | os.PathLike[str] | None, overwrite: bool) -> None:
+    """Refuses the file of an option that is there already, unless it may be replaced."""
+    if path is not None and os.path.exists(path) and not overwrite:
+        raise UserError(f"{option}: '{path}' is there already; --overwrite replaces it")

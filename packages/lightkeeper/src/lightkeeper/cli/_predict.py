@@ -29,8 +29,8 @@ from ..images._predictions import QUIET
 from ..images._preprocessing import Preprocessing, bands_of
 from ..images._progress import progress_bar
 from ..images._scan import image_paths, listed_paths, spelt
-from ._command import ExactTrainer
-from ._output import CSV, require_new
+from ._parser import CSV, require_new
+from ._trainer import ExactTrainer
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 

@@ -5,11 +5,31 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ._checkpoint_io import AtomicCheckpointIO as AtomicCheckpointIO
     from ._errors import UserError as UserError, note as note
+    from ._last_checkpoint import (
+        LastCheckpoint as LastCheckpoint,
+        newest_checkpoint as newest_checkpoint,
+    )
+    from ._loader import ExactDataLoader as ExactDataLoader
+    from ._loggers import (
+        ResumingCSVLogger as ResumingCSVLogger,
+        ResumingTensorBoardLogger as ResumingTensorBoardLogger,
+    )
+    from ._non_finite import StopOnNonFinite as StopOnNonFinite
     from ._randomness import uniform as uniform
+    from ._training import ExactTraining as ExactTraining
 
 _MODULES = {
+    "AtomicCheckpointIO": "_checkpoint_io",
+    "ExactDataLoader": "_loader",
+    "ExactTraining": "_training",
+    "LastCheckpoint": "_last_checkpoint",
+    "ResumingCSVLogger": "_loggers",
+    "ResumingTensorBoardLogger": "_loggers",
+    "StopOnNonFinite": "_non_finite",
     "UserError": "_errors",
+    "newest_checkpoint": "_last_checkpoint",
     "note": "_errors",
     "uniform": "_randomness",
 }

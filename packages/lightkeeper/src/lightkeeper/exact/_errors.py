@@ -15,7 +15,7 @@ WORKER_DIED = (
 )
 ROOM_FOR_WORKERS = (
     "enlarge /dev/shm (docker run --shm-size), raise the limit of open files (ulimit -n), shorten"
-    " TMPDIR, or set --data.num_workers 0"
+    " TMPDIR, or set num_workers to 0"
 )
 _LIBRARIES = {
     *("torch", "torchvision", "torchmetrics", "timm", "lightning", "numpy", "PIL"),
@@ -25,7 +25,20 @@ _REFUSALS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError
 
 
 class UserError(Exception):
-    """A user error: its message, which commands print alone, says what is wrong and where."""
+    """A user error: its message, which commands print alone, says what is wrong and where.
+
+    Args:
+        message: What is wrong, and what to do.
+        option: The argument that is wrong; a command has its own name for it, as ``--data.root``.
+    """
+
+    def __init__(self, message: str, option: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.option = option
+
+    def __str__(self) -> str:
+        return self.message if self.option is None else f"{self.option}: {self.message}"
 
 
 class LocalError(UserError):
@@ -117,10 +130,10 @@ def options_of_library(
             if name not in usual or usual[name].default != value
         )
         call = f"{cls.__name__}({changed})" if changed else cls.__name__
-        raise UserError(f"--{option}: {call}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{call}: {' '.join(str(error).split())}", option) from error
 
 
 def require(condition: bool, option: str, value: object, wanted: str) -> None:
-    """Raises a UserError, "OPTION must be WANTED, got VALUE", unless the condition holds."""
+    """Raises a UserError, "OPTION: must be WANTED, got VALUE", unless the condition holds."""
     if not condition:
-        raise UserError(f"{option} must be {wanted}, got {value}")
+        raise UserError(f"must be {wanted}, got {value}", option)

@@ -3,26 +3,28 @@
 import time
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ._errors import require
-from ._loggers import curve_lengths
-from ._processes import EXIT_CODE, StopRequest
+from ._checkpoint_io import Checkpoint, read_file
+from ._errors import UserError, note, require
+from ._loggers import begin_anew, load_loggers, save_loggers
+from ._metric_states import load_metrics, save_metrics
+from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._upstream import correct_progress, reopen_epoch
+from ._upstream_loop import make_exact
 
 CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
-Checkpoint = dict[str, Any]
-"""The contents of a checkpoint."""
 
-CURVES = "curves"
+_LOGGERS = "loggers"
 _METRICS = "newest_metrics"
 _SHOULD_STOP = "should_stop"
+_STATES = "metric_states"
 _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
 
@@ -38,14 +40,47 @@ class StoppedError(SystemExit):
     """Training was asked to stop; all is saved."""
 
 
+def newest_checkpoint(folder: str | Path) -> Path | None:
+    """Returns the checkpoint that a run in a folder resumes from; None if it begins.
+
+    That is what :class:`LastCheckpoint` saved last, or if this is damaged, as of a disk that has
+    lost its power, the one before.
+
+    Args:
+        folder: The ``default_root_dir`` of the run's trainer.
+
+    Raises:
+        UserError: All that there are are damaged.
+    """
+    paths = [
+        path for name in (LAST, PREVIOUS) if (path := Path(folder, CHECKPOINTS, name)).exists()
+    ]
+    for path in paths:
+        try:
+            read_file(path)
+        except UserError as error:
+            if path == paths[-1]:
+                raise
+            note(f"{error}; looking for the one before it")
+        else:
+            return path
+    return None
+
+
 class LastCheckpoint(Callback):
     """Saves ``last.ckpt`` between two steps, where all of a step is concluded.
 
     That is when a batch has been fetched and nothing was done with it. Lightning's
     ``ModelCheckpoint`` saves while a step is being concluded, so that what is logged after it would
-    be missing from the curve of the resumed run. Saves every few minutes; between epochs, unless
-    that would take more than a twentieth of the time; at the end of training; and when SIGTERM,
-    SIGINT, SIGUSR1 or SIGUSR2 asks the run to stop.
+    be missing from the curve of the resumed run. Saves in ``checkpoints`` of the trainer's
+    ``default_root_dir``, and keeps the file of before as ``previous.ckpt``, every few minutes;
+    between epochs, unless that would take more than a twentieth of the time; at the end of
+    training; and when SIGTERM, SIGINT, SIGUSR1 or SIGUSR2 asks the run to stop, which ends the
+    program with code 75.
+
+    It adds to each checkpoint what else resuming needs: the states of the model's torchmetrics and
+    of the values that it logs ``on_epoch``, the newest metrics, and the places of loggers that
+    resume.
 
     Args:
         every_minutes: The longest time in minutes between two saves.
@@ -66,6 +101,8 @@ class LastCheckpoint(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Handles signals, in training and during the final test."""
+        make_exact(trainer)
+        end_with_first(trainer)
         self._request.listen()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: object) -> None:
@@ -75,7 +112,9 @@ class LastCheckpoint(Callback):
     on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restores the newest metrics, and starts the clock."""
+        """Restores the newest metrics, or begins the files of loggers anew; starts the clock."""
+        if not self._resumed:
+            begin_anew(trainer)
         trainer.callback_metrics.update(
             {name: torch.tensor(value) for name, value in self._metrics.items()}
         )
@@ -104,8 +143,9 @@ class LastCheckpoint(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
-        """Adds the newest metrics, the lengths of curves, and whether training was ended."""
-        checkpoint[CURVES] = curve_lengths(trainer)
+        """Adds states of metrics and loggers, and whether training was ended."""
+        checkpoint[_LOGGERS] = save_loggers(trainer)
+        checkpoint[_STATES] = save_metrics(pl_module)
         checkpoint[_SHOULD_STOP] = trainer.should_stop
         checkpoint[_METRICS] = {
             name: float(value) for name, value in trainer.callback_metrics.items()
@@ -114,11 +154,13 @@ class LastCheckpoint(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
-        """Remembers the newest metrics, which schedules may look at before there are new ones."""
+        """Restores states; remembers the newest metrics, at which schedules may look at first."""
         if not trainer.training:
             return
         self._resumed = True
         self._metrics = checkpoint[_METRICS]  # Lightning clears the trainer's before it trains
+        load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
+        load_metrics(trainer, pl_module, checkpoint.get(_STATES, []))
         trainer.should_stop = checkpoint[_SHOULD_STOP]
         is_done = 0 <= trainer.max_steps <= checkpoint["global_step"]
         if not (trainer.should_stop or is_done):

@@ -1,66 +1,144 @@
-"""TensorBoard's files of a run, rewound when it resumes."""
+"""Loggers that go on where a checkpoint was saved, and loggers' states in checkpoints."""
 
+import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from ._errors import note
+from ._files import write_text
 from ._upstream import is_accumulating
 
+State = dict[str, Any]
+"""Where a logger stood, as plain data."""
 _EVENT_FILES = "events.out.tfevents.*"
 
 
-class RunLogger(TensorBoardLogger):
-    """TensorBoard's files in the run's folder.
+@runtime_checkable
+class ResumingLogger(Protocol):
+    """A logger that takes back what it has logged after a checkpoint; it will be logged again."""
 
-    Lightning's would begin each run with a metric of -1, and draw the number of the epoch.
+    def state_dict(self) -> State:
+        """Returns where the logger stands, after it has written all that it was given."""
+
+    def load_state_dict(self, state_dict: State) -> None:
+        """Goes back to a state; to an empty one where a run begins anew."""
+
+
+def save_loggers(trainer: Trainer) -> dict[str, State]:
+    """Returns the states of the loggers that resume, of the first process."""
+    return {name: logger.state_dict() for name, logger in _resuming(trainer).items()}
+
+
+def load_loggers(trainer: Trainer, states: Mapping[str, State]) -> None:
+    """Restores the states of the loggers that a checkpoint has."""
+    for name, logger in _resuming(trainer).items():
+        if name in states:
+            logger.load_state_dict(states[name])
+
+
+def begin_anew(trainer: Trainer) -> None:
+    """Takes back what an earlier run has logged in the same folder, which nothing resumes."""
+    for logger in _resuming(trainer).values():
+        logger.load_state_dict({})
+
+
+def _resuming(trainer: Trainer) -> dict[str, ResumingLogger]:
+    loggers = trainer.loggers if trainer.is_global_zero else []
+    return {
+        f"{type(logger).__qualname__}.{number}": logger
+        for number, logger in enumerate(loggers)
+        if isinstance(logger, ResumingLogger)
+    }
+
+
+class ResumingTensorBoardLogger(TensorBoardLogger):
+    """Cuts its files where a run resumes, so that each step is drawn once.
+
+    Lightning's begins another file, in which the steps since the checkpoint come again. A run that
+    begins anew removes the files of before from its folder, so give it ``version=""`` and a folder
+    of its own.
     """
 
-    NAME_HPARAMS_FILE = "config.yaml"  # the run's, so that Lightning writes none beside it
+    _earlier: Mapping[Path, int] | None = None
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, name="", version="", default_hp_metric=False)
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The writer; what it finds in its folder is of before."""
+        if self._earlier is None:
+            self._earlier = self._sizes()
+        return super().experiment
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Logs metrics without the epoch, which Lightning adds."""
-        named = {name: value for name, value in metrics.items() if name != "epoch"}
-        super().log_metrics(named, step)
+    def state_dict(self) -> State:
+        """Returns the size of each file in bytes, once everything is written."""
+        self.save()
+        return {path.name: size for path, size in self._sizes().items()}
 
-    def compare_by(self, options: dict[str, int | float | str], curves: list[str]) -> None:
-        """Names options and curves for the tab HPARAMS, which shows the last point of each curve.
+    def load_state_dict(self, state_dict: State) -> None:
+        """Cuts or removes what was written later; says what is lost."""
+        earlier = self._earlier or {}
+        sizes = {path.name: size for path, size in earlier.items()}
+        for name in [name for name, size in state_dict.items() if sizes.get(name, 0) < size]:
+            note(f"'{Path(self.log_dir, name)}' is lost or cut, and with it curves of before")
+        for path, size in earlier.items():
+            if path.name not in state_dict:
+                path.unlink(missing_ok=True)
+            elif size > state_dict[path.name]:
+                with open(path, "r+b") as file:
+                    file.truncate(state_dict[path.name])
+        self._earlier = {}
 
-        Lightning's ``log_hyperparams`` would add a point to the curves.
-        """
-        from torch.utils.tensorboard.summary import hparams  # here, as it takes a while to import
-
-        for summary in hparams(options, dict.fromkeys(curves)):  # type: ignore[no-untyped-call]
-            self.experiment.file_writer.add_summary(summary)
-
-
-def curve_lengths(trainer: Trainer) -> dict[str, int]:
-    """Returns the size of each of the run's event files in bytes, once everything is written."""
-    for logger in trainer.loggers if trainer.is_global_zero else []:
-        if isinstance(logger, RunLogger):
-            logger.save()
-            files = Path(logger.log_dir).glob(_EVENT_FILES)
-            return {path.name: path.stat().st_size for path in files}
-    return {}
+    def _sizes(self) -> dict[Path, int]:
+        files = Path(self.log_dir).glob(_EVENT_FILES)
+        return {path: path.stat().st_size for path in files}
 
 
-def rewind(folder: Path, lengths: dict[str, int]) -> None:
-    """Removes what was logged after a checkpoint, which the run will log again."""
-    files = [*folder.glob(_EVENT_FILES)]
-    sizes = {path.name: path.stat().st_size for path in files}
-    for name in [name for name, length in lengths.items() if sizes.get(name, 0) < length]:
-        note(f"'{folder / name}' is lost or cut, and with it curves of before")
-    for path in files:
-        if path.name not in lengths:
-            path.unlink()
-        elif sizes[path.name] > lengths[path.name]:
-            with open(path, "r+b") as file:
-                file.truncate(lengths[path.name])
+class ResumingCSVLogger(CSVLogger):
+    """Keeps the rows of before where a run resumes.
+
+    Lightning's removes the file of an earlier run in its folder, also of the run that it resumes,
+    so give it ``version=""``.
+    """
+
+    _earlier: str | None = None
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The writer, which removes the file that it finds."""
+        if self._earlier is None:
+            path = Path(self.log_dir, "metrics.csv")
+            self._earlier = path.read_text() if path.exists() else ""
+        return super().experiment
+
+    def state_dict(self) -> State:
+        """Returns the names of the columns and the number of rows, once they are written."""
+        self.save()
+        path = Path(self.experiment.metrics_file_path)
+        rows = len(path.read_text().splitlines()) - 1 if path.exists() else 0
+        return {"columns": list(self.experiment.metrics_keys), "rows": rows}
+
+    def load_state_dict(self, state_dict: State) -> None:
+        """Writes the rows of before; says what is lost."""
+        if not state_dict:
+            return
+        columns = state_dict["columns"]
+        rows = [*csv.DictReader(io.StringIO(self._earlier or ""))][: state_dict["rows"]]
+        path = self.experiment.metrics_file_path
+        if len(rows) < state_dict["rows"]:
+            note(f"'{path}' is lost or cut, and with it rows of before")
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(path, text.getvalue())
+        self.experiment.metrics_keys = list(columns)
 
 
 def is_logged(trainer: Trainer) -> bool:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ._errors import NonFiniteError, note
 
-_ADVICE = "the checkpoints are from before; try a lower --model.optimizer.lr, under another --name"
+_ADVICE = "the checkpoints are from before; try a lower learning rate, in another run"
 
 
 def require_finite(weights: Mapping[str, object], step: int) -> None:
@@ -73,7 +73,7 @@ class StopOnNonFinite(Callback):
             return
         problem = f"{split}/loss is not finite"
         if split == "test":
-            raise NonFiniteError(f"{problem}; to record it, --callbacks.stop_on_non_finite false")
+            raise NonFiniteError(f"{problem}; to record it, leave out StopOnNonFinite")
         problem = f"after step {trainer.global_step}, {problem}"
         if _scaler_of(trainer) is None:
             raise NonFiniteError(f"{problem}; {_ADVICE}")

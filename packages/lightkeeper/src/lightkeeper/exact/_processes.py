@@ -8,7 +8,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, try again
 _FIRST_PID = "LOCAL_RANK_0_PID"  # in the environment of what the first process starts
@@ -60,6 +63,17 @@ def watch_processes(launcher: object) -> None:
             os.environ[_FIRST_PID] = str(os.getpid())
     elif _FIRST_PID in os.environ:
         end_with_parent(int(os.environ[_FIRST_PID]), signal.SIGKILL)
+
+
+def end_with_first(trainer: "Trainer") -> None:
+    """Has Linux end this process when the first one ends, if that has started it.
+
+    Otherwise it would wait in a collective until the backend's time limit. Scripts call this when
+    processes can communicate, commands :func:`watch_processes` before.
+    """
+    first = trainer.strategy.broadcast(os.getpid())
+    if trainer.local_rank > 0 and os.getppid() == first:
+        end_with_parent(first, signal.SIGKILL)
 
 
 def end_with_parent(parent: int, number: int) -> None:

@@ -72,10 +72,10 @@ class EvaluationSampler(DistributedSampler[int], SequentialSampler):
 
     def __init__(self, order: Tensor, world_size: int, rank: int) -> None:
         super().__init__(cast("Dataset[int]", order), world_size, rank)
-        self.indices: list[int] = order[rank::world_size].tolist()
+        self.order = order
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.indices)
+        return iter(self.order[self.rank :: self.num_replicas].tolist())
 
 
 def weighted_draw(

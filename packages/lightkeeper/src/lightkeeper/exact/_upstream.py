@@ -1,5 +1,7 @@
 """All private names of torch, Lightning and jsonargparse that the package uses, and why.
 
+Those of Lightning's training loop are used in ``_upstream_loop.py``.
+
 ``tests/test_boundaries.py`` compares the source of each with the version that was read when
 it was listed here, so that an upgrade which renames or changes one fails there, by name.
 """
@@ -22,18 +24,24 @@ if TYPE_CHECKING:  # none of them is needed for ``--help``
     from jsonargparse import ArgumentParser
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import WeightAveraging
+    from torchmetrics import Metric
 
 _LIGHTNING = "lightning.pytorch"
 _SIGNALS = f"{_LIGHTNING}.trainer.connectors.signal_connector"
 _EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
+_RESULTS = f"{_LIGHTNING}.trainer.connectors.logger_connector.result"
 
 # the first 12 digits of BLAKE2b of the sources in lightning 2.6.6, torch 2.14.1 and
 # jsonargparse 4.53.0
 PRIVATE_NAMES = {
-    # disable_signal_handling: the handlers run a collective inside a signal handler, which can
-    # hang; the other is a broadcast in each step for these handlers
+    # _NoSignals: the handlers run a collective inside a signal handler, which can hang
     f"{_SIGNALS}:_SignalConnector.register_signal_handlers": "3bb3a070ed4d",
+    # _ExactEpochLoop: a broadcast in each step for these handlers
     f"{_EPOCH_LOOP}:_TrainingEpochLoop._broadcast_sigterm_tensor": "f669f58bdf01",
+    # _ExactResults: where self.log adds a value to those of the epoch
+    f"{_RESULTS}:_ResultCollection.update_metrics": "9e7b1a23b65c",
+    # set_update_count: by which torchmetrics knows that there is a state
+    "torchmetrics.metric:Metric.reset": "74d0d5d25578",
     # correct_progress: counts the step before a checkpoint twice; the setter restarts the loops
     # below as well
     f"{_EPOCH_LOOP}:_TrainingEpochLoop.reset": "31f50fa57a84",
@@ -53,16 +61,6 @@ PRIVATE_NAMES = {
     # options_of: argparse has no public list of a parser's options
     "jsonargparse._core:ArgumentParser.get_config_files": "b98890f21fdb",
 }
-
-
-def disable_signal_handling(trainer: Trainer) -> None:
-    """Disables Lightning's handling of SIGTERM, a broadcast that others may not take part in.
-
-    What stops a run is in ``training/last_checkpoint.py``.
-    """
-    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-    loop = trainer.fit_loop.epoch_loop
-    loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
 def is_accumulating(trainer: Trainer) -> bool:
@@ -181,6 +179,11 @@ def limited_tensors(most: int, refusal: Exception) -> AbstractContextManager[obj
         return math.prod(max(x, 1 / x) for x in numbers if x)
 
     return Limited()  # type: ignore[no-untyped-call]
+
+
+def set_update_count(metric: Metric, count: int) -> None:
+    """Tells a metric how often it was updated, after its state was restored."""
+    metric._update_count = count
 
 
 def trainer_of(model: LightningModule) -> Trainer | None:

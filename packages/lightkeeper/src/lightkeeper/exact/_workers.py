@@ -21,19 +21,30 @@ def image_loader(
     dataset: object, batch_size: int, workers: int, prefetch_factor: int, **options: Any
 ) -> "LazyDataLoader":
     """Makes a loader of the batches that a dataset serves, whose workers persist between epochs."""
-    if workers:
-        atexit.register(_end_workers)
     return LazyDataLoader(
         cast("Dataset[Any]", dataset),
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=default_convert,  # a dataset serves whole batches
         prefetch_factor=prefetch_factor if workers else None,
-        persistent_workers=workers > 0,
-        worker_init_fn=_leave_signals_to_the_run,
-        multiprocessing_context=worker_context(workers) if workers else None,
+        **worker_options(workers),
         **options,
     )
+
+
+def worker_options(workers: int, start: Callable[[int], object] | None = None) -> dict[str, Any]:
+    """Returns options of a loader whose workers persist, and leave signals to the run.
+
+    ``start`` is called in each worker with its number.
+    """
+    if not workers:
+        return {}
+    atexit.register(_end_workers)
+    return {
+        "persistent_workers": True,
+        "worker_init_fn": partial(_start_worker, start),
+        "multiprocessing_context": worker_context(workers),
+    }
 
 
 def worker_context(workers: int) -> BaseContext:
@@ -83,10 +94,12 @@ class LazyDataLoader(DataLoader[Any]):
             raise
 
 
-def _leave_signals_to_the_run(_worker: int) -> None:
+def _start_worker(start: Callable[[int], object] | None, worker: int) -> None:
     """Ignores the run's stop signals in a worker: the run finishes its step first."""
     for number in StopRequest.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    if start is not None:
+        start(worker)
 
 
 def _end_workers() -> None:

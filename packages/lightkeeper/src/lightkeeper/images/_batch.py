@@ -134,14 +134,14 @@ class TransformedDataset:
                 seed = derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index)
                 seed_generators(seed, held=self.held)
                 for transform in self.transforms:
-                    with options_of_library(type(transform), "data.train_transforms"):
+                    with options_of_library(type(transform), "train_transforms"):
                         image = transform(image)
                 images.append(image)
         stacked = torch.stack(images).contiguous(memory_format=torch.channels_last)
         kind, expected = (f"{x.dtype} with {x.shape[1]} channels" for x in (stacked, batch.images))
         if kind != expected:
             raise LocalError(
-                f"--data.train_transforms must return {expected}, got {kind}; the model normalises"
-                " on the device"
+                f"must return {expected}, got {kind}; the model normalises on the device",
+                "train_transforms",
             )
         return batch._replace(images=stacked)

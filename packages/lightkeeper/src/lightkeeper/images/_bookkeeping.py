@@ -6,17 +6,10 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import (
-    GradientAccumulationScheduler,
-    WeightAveraging,
-)
-from torch import distributed
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from ..exact._errors import UserError, listed
 from ..exact._loggers import is_logged
-from ..exact._upstream import follow_until_averaging, length_attributes
+from ..exact._upstream import length_attributes
 from ._checkpoint import Checkpoint
 from ._checkpoints import BestCheckpoint
 from ._predictions import gathered
@@ -76,9 +69,9 @@ class Bookkeeping(Callback):
             is_of_validation = isinstance(monitor, str) and monitor.startswith("val/")
             if is_of_validation and monitor not in known and getattr(part, "strict", True):
                 raise UserError(
-                    f"{_watching(part)} {monitor}: validation logs {listed(sorted(known))}; if"
-                    " something logs it in whole validations alone, add"
-                    " --trainer.num_sanity_val_steps 0"
+                    f"validation does not log {monitor}, but {listed(sorted(known))}; if something"
+                    " logs it in whole validations alone, set num_sanity_val_steps to 0",
+                    _watching(part),
                 )
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -88,14 +81,8 @@ class Bookkeeping(Callback):
         self._states = None
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Finds out how many batches make a step within a resumed epoch."""
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # likewise
-        self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
-        for callback in callbacks:
-            # Lightning does this at the start of an epoch, within which a run may resume
-            if isinstance(callback, GradientAccumulationScheduler):
-                callback.on_train_epoch_start(trainer)
+        """Remembers the interval of logging."""
+        self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: object, batch_idx: int
@@ -107,7 +94,6 @@ class Bookkeeping(Callback):
         """
         if hasattr(batch, "indices") and trainer.datamodule is None:  # type: ignore[attr-defined]
             raise UserError("a data module's loaders need it: trainer.fit(model, datamodule=data)")
-        self._batch_idx = batch_idx
         # other callbacks may change these
         steps = trainer.num_training_batches / trainer.accumulate_grad_batches
         every = math.ceil(min(self._log_every, steps))
@@ -117,19 +103,6 @@ class Bookkeeping(Callback):
         """Restores the trainer's own interval of logging."""
         trainer.log_every_n_steps = self._log_every  # type: ignore[attr-defined]
 
-    def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: Any, optimizer: Optimizer
-    ) -> None:
-        """Gives an epoch's last step, which may have fewer batches, the mean of its gradients.
-
-        Lightning divides by ``accumulate_grad_batches`` all the same (Lightning #19987).
-        """
-        batches = self._batch_idx % trainer.accumulate_grad_batches + 1
-        if batches < trainer.accumulate_grad_batches:
-            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-                if parameter.grad is not None:
-                    parameter.grad.mul_(trainer.accumulate_grad_batches / batches)
-
     def on_train_batch_end(
         self,
         trainer: Trainer,
@@ -138,12 +111,7 @@ class Bookkeeping(Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Logs the mean over the steps since the last time, as each step's would cost more.
-
-        Averages of weights that have not started stay at the newest weights, where Lightning's stay
-        at the initial ones.
-        """
-        self._waiting = [part for part in self._waiting if follow_until_averaging(part, pl_module)]
+        """Logs the mean over the steps since the last time, as each step's would cost more."""
         if is_logged(trainer) and (results := pl_module.conclude("train")):
             # on the CPU, where a progress bar reads them in each step without waiting
             values = {
@@ -153,15 +121,8 @@ class Bookkeeping(Callback):
             pl_module.log_dict(values, prog_bar=True)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Forgets an earlier evaluation that was stopped, and synchronises BatchNorm's statistics.
-
-        All processes get the first one's, which DDP does not do within a step of several batches,
-        or if the user has it leave this out.
-        """
+        """Forgets an earlier evaluation that was stopped."""
         pl_module.restart("test" if trainer.testing else "val")
-        if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
-            for buffer in wrapper.buffers():  # Lightning's broadcast is of objects
-                distributed.broadcast(buffer, 0)
 
     on_test_start = on_validation_start
 
@@ -213,6 +174,6 @@ def _decisive_for_length(trainer: Trainer) -> str:
 def _watching(part: object) -> str:
     """Returns the option that says what a callback or a schedule watches."""
     if isinstance(part, BestCheckpoint):
-        return "--monitor"
+        return "monitor"
     is_callback = isinstance(part, Callback)
-    return f"{type(part).__name__} monitor" if is_callback else "--model.lr_scheduler.monitor"
+    return f"{type(part).__name__} monitor" if is_callback else "lr_scheduler.monitor"

@@ -60,9 +60,7 @@ class ImageCache:
             folder.mkdir(parents=True, exist_ok=True)
             _allocate(self.path, int(self._starts[-1]))
         except OSError as error:
-            raise UserError(
-                f"--data.cache '{folder}' cannot be written ({error.strerror})"
-            ) from error
+            raise UserError(f"'{folder}' cannot be written ({error.strerror})", "cache") from error
 
     def fetch(self, index: int, decode: Callable[[], Tensor]) -> Tensor:
         """Returns an image, uint8 (3, height, width), from ``decode`` on first use."""

@@ -7,8 +7,6 @@ weights_only=True)`` reads the whole file.
 """
 
 import re
-import warnings
-import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,21 +16,17 @@ from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 import torch
 from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hparams_from_yaml
-from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.serialization import safe_globals
 
-from ..exact._errors import UserError, first_sentence, listed
-from ..exact._files import whole_file
-from ..exact._pickles import require_modest
-from ..exact._plain import MisfitError, Rule, inside, is_sound, plain, require_fit, require_tree
+from ..exact._checkpoint_io import AtomicCheckpointIO, read_file
+from ..exact._errors import UserError, listed
+from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit
 from ._downloads import fetch_weights
 from ._preprocessing import Preprocessing, is_preprocessing
 
 ABOUT = "about"
 _NETWORK = "network."  # where a classifier of this project has it
-_DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
-
 Checkpoint = dict[str, Any]
 """The contents of a checkpoint."""
 
@@ -232,49 +226,8 @@ def _tensors_of(content: object, path: Path) -> dict[str, Tensor]:
     return {prefixes[key] + name: value for key in prefixes for name, value in dicts[key].items()}
 
 
-def _read(path: str | Path) -> Any:
-    """Reads a file of torch's; a compressed one could fill the memory."""
-    if not Path(path).is_file():  # opening a named pipe would wait for ever
-        raise UserError(
-            f"there is no file '{path}'; runs keep theirs in runs/NAME/checkpoints/best.ckpt"
-        )
-    try:
-        if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
-            _check_parts(path)
-        if Path(path).suffix != ".safetensors":  # which has no pickle
-            require_modest(path)
-        with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        require_tree(content)
-        return content
-    except Exception as error:  # a damaged file raises all kinds
-        unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
-        why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
-        raise UserError(f"'{path}' is damaged or cannot be read safely: {why}") from error
-
-
-def _check_parts(path: str | Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        for part in archive.infolist():
-            if part.compress_type != zipfile.ZIP_STORED:
-                raise ValueError("it is compressed, as torch's files are not")
-            if part.external_attr & _DIRECTORY:
-                raise ValueError("a part is marked as a folder")  # torch would read nothing
-        if damaged := archive.testzip():
-            raise ValueError(f"the checksum of {damaged} is wrong")
-
-
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes whole files; Lightning moves a temporary one, without fsync, perhaps between disks.
-
-    Only checkpoints in the run's folder are ever removed, and what this object wrote: the states of
-    callbacks, which name what they would remove, come from a file, too.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder.resolve()
-        self._written: set[Path] = set()
+class DescribedCheckpointIO(AtomicCheckpointIO):
+    """Reads checkpoints that say what they are, those of earlier versions as the newest would be."""
 
     def save_checkpoint(
         self, checkpoint: Checkpoint, path: str | Path, storage_options: object = None
@@ -282,27 +235,33 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Writes the file, or leaves what was there before."""
         if "state_dict" in checkpoint and ABOUT not in checkpoint:
             raise TypeError("the model's on_save_checkpoint must call super().on_save_checkpoint()")
-        try:
-            checkpoint = plain(checkpoint)
-        except MisfitError as error:  # while what was trained can still be saved otherwise
-            raise TypeError(
-                f"a checkpoint holds numbers, text, tensors, and lists and dicts of these: {error}"
-            ) from error
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial, open(partial, "wb") as file:
-            torch.save(checkpoint, file)
-        self._written.add(path.resolve())
+        super().save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(
         self, path: str | Path, map_location: object = "cpu", weights_only: bool | None = True
     ) -> Checkpoint:
         """Reads a checkpoint onto the CPU without executing anything it says."""
-        return {_VERSION: version("lightning"), **read_checkpoint(path)}
+        return {_VERSION: version("lightning"), **_as_newest(read_checkpoint(path))}
 
-    def remove_checkpoint(self, path: str | Path) -> None:
-        """Removes a checkpoint of the run; does nothing if the path leads elsewhere."""
-        target = Path(path).resolve()
-        is_ours = target.is_relative_to(self._folder) or target in self._written
-        if is_ours and target.suffix == ".ckpt" and target.is_file():
-            Path(path).unlink()
+
+def _as_newest(checkpoint: Checkpoint) -> Checkpoint:
+    """Moves what versions before 0.3 saved under other names."""
+    if "counts" in checkpoint:
+        checkpoint["metric_states"] = [
+            {
+                f"train_metrics.{name}": {"update_count": torch.tensor(1), **state}
+                for name, state in checkpoint.pop("counts").items()
+            }
+        ]
+    if "curves" in checkpoint:
+        checkpoint["loggers"] = {"RunLogger.0": checkpoint.pop("curves")}
+    return checkpoint
+
+
+def _read(path: str | Path) -> Any:
+    """Reads a file of torch's."""
+    if not Path(path).is_file():
+        raise UserError(
+            f"there is no file '{path}'; runs keep theirs in runs/NAME/checkpoints/best.ckpt"
+        )
+    return read_file(path)

@@ -18,7 +18,7 @@ _NUMBERED_LINES = (
     re.compile(rf"(?P<number>{_DIGITS}){_BETWEEN}(?P<name>.+)"),
     re.compile(rf"(?P<name>.+?){_BETWEEN}(?P<number>{_DIGITS})"),
 )
-_ADVICE = "give each its own, as with --data.class_names"
+_ADVICE = "give each its own, as with class_names"
 
 
 def require_class_names(names: Iterable[str]) -> list[str]:
@@ -105,7 +105,7 @@ def _as_given(
     alike = {file: of for file, of in names.items() if {spelt(of[n]) for n in numbers} <= known}
     if alike or len(class_names) != len(numbers):
         return alike
-    return {"--data.class_names": dict(zip(numbers, class_names, strict=True))}
+    return {"class_names": dict(zip(numbers, class_names, strict=True))}
 
 
 def _require_no_list(files: Iterable[Path], numbers: Sequence[int]) -> None:
@@ -116,7 +116,7 @@ def _require_no_list(files: Iterable[Path], numbers: Sequence[int]) -> None:
                 f"'{printable(file)}': it is not certain which line names which of the labels"
                 f" {numbers[0]} to {numbers[-1]}; begin each line with its number, as in"
                 f" '{numbers[0]} daisy', or name these labels in their order with"
-                " --data.class_names"
+                " class_names"
             )
 
 

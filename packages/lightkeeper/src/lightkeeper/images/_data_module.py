@@ -92,14 +92,14 @@ class ImageDataModule(LightningDataModule, ABC):
         self.seed = seed
         self.mean = [*map(float, mean or ())]
         self.std = [*map(float, std or ())]
-        for option, values in {"--data.mean": self.mean, "--data.std": self.std}.items():
+        for option, values in {"mean": self.mean, "std": self.std}.items():
             require(
                 len(values) in (0, self.channels),
                 option,
                 values,
                 f"{self.channels} numbers, one for each channel",
             )
-        require(0 not in self.std, "--data.std", self.std, "above 0")
+        require(0 not in self.std, "std", self.std, "above 0")
         self.num_workers = num_workers
         self.prefetch_factor = prefetch_factor
         self.train_transforms = [*(train_transforms or ())]
@@ -239,13 +239,13 @@ class ImageDataModule(LightningDataModule, ABC):
         divisible = batch_size // world_size * world_size or world_size
         require(
             batch_size <= size,
-            "--data.batch_size",
+            "batch_size",
             batch_size,
             f"at most {size}, the number of training images",
         )
         require(
             batch_size == divisible,
-            "--data.batch_size",
+            "batch_size",
             batch_size,
             f"a multiple of {world_size}, the number of devices, such as {divisible}",
         )
@@ -301,9 +301,7 @@ class ImageDataModule(LightningDataModule, ABC):
         dataset = self.splits[split]
         if self.device_cache:
             if self.train_transforms or not isinstance(dataset, ArrayDataset):
-                raise UserError(
-                    "--data.device_cache needs images in memory, and no --data.train_transforms"
-                )
+                raise UserError("needs images in memory, and no train_transforms", "device_cache")
             nothing = torch.empty(len(dataset), 0, dtype=torch.uint8)
             return ArrayDataset(nothing, dataset.labels, split)
         if split == "train" and self.train_transforms:
@@ -392,7 +390,7 @@ class ImageDataModule(LightningDataModule, ABC):
         with isolate_rng(include_cuda=False), torch.random.fork_rng(devices):
             seed_generators(seed, images.device, self._held)
             for transform in self.batch_transforms:
-                with options_of_library(type(transform), "data.batch_transforms"):
+                with options_of_library(type(transform), "batch_transforms"):
                     images, labels = transform(images, labels)
         dtype = batch.images.dtype
         rounded = images.round().clamp(0, torch.iinfo(dtype).max).to(dtype)
@@ -402,7 +400,7 @@ class ImageDataModule(LightningDataModule, ABC):
 def _require_shares(split: str, size: int, world_size: int) -> None:
     """Refuses a split of which a process would get no image."""
     if size < world_size:
-        advice = f"; use --trainer.devices {size}" if size else ""
+        advice = f"; use {size} devices" if size else ""
         raise UserError(
             f"the {split} set has fewer images, {size}, than there are processes,"
             f" {world_size}{advice}"

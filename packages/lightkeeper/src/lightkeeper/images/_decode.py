@@ -124,7 +124,7 @@ def _opened(file: str | Path | BytesIO) -> Image.Image:
             raise
         raise ValueError(
             "its TIFF header is damaged, or its channels or bits are of a kind that Pillow lacks;"
-            " see --data.channels"
+            " see the option channels"
         ) from error
     try:
         _require_shape(image.size)
@@ -289,7 +289,7 @@ def read_bands(path: str | Path, bands: Bands) -> Tensor:
         if pixels.shape[2:] != (channels,) or pixels.dtype != f"uint{bits}":
             raise ValueError(
                 f"it is {stored.dtype} {stored.shape}, not uint{bits} (height, width, {channels});"
-                " see --data.channels and --data.bits"
+                " see the options channels and bits"
             )
         _require_shape(pixels.shape[:2])
         return _turned(torch.from_numpy(pixels).permute(2, 0, 1), turn)

@@ -72,15 +72,15 @@ class ImageFilesDataModule(ResizedDataModule):
         self.channels = channels or 3
         self.bands = (channels, bits or 8) if channels else None
         super().__init__(**kwargs)
-        require(bool(channels) or bits is None, "--data.bits", bits, "given with --data.channels")
+        require(bool(channels) or bits is None, "bits", bits, "given with channels")
         require(
             not channels or cache is None,
-            "--data.cache",
+            "cache",
             cache,
-            "left out with --data.channels: it keeps RGB",
+            "left out with channels: it keeps RGB",
         )
-        require(folds != 1, "--data.folds", folds, "at least 2")
-        require(fold <= (folds or 1), "--data.fold", fold, f"at most --data.folds, {folds or 1}")
+        require(folds != 1, "folds", folds, "at least 2")
+        require(fold <= (folds or 1), "fold", fold, f"at most folds, {folds or 1}")
         if folds is not None:
             self.fractions["test"] = 1 / folds
         self.group = group
@@ -90,7 +90,7 @@ class ImageFilesDataModule(ResizedDataModule):
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.expected_classes = [*(class_names or ())]
-        self._expected_by: object = "--data.class_names"
+        self._expected_by: object = "class_names"
         self._files: list[ImageFile] = []
         self._rows: NDArray[np.void] | None = None
 
@@ -149,7 +149,8 @@ class ImageFilesDataModule(ResizedDataModule):
             try:
                 self._files = self._arranged(*self.list_files())
             except UserError as error:
-                raise UserError(f"{error}{alternatives(self.source)}") from error
+                error.message += alternatives(self.source)
+                raise
         return self._files
 
     def _arranged(self, files: Sequence[ImageFile], notes: Sequence[str]) -> list[ImageFile]:
@@ -172,7 +173,7 @@ class ImageFilesDataModule(ResizedDataModule):
         self.layout = "; ".join(notes)
         if self.folds is not None and "test" in splits:
             raise UserError(
-                f"--data.folds cuts a test set in each fold, but '{self.source}' has one already"
+                f"each fold cuts a test set, but '{self.source}' has one already", "folds"
             )
         train = [file for file in files if file.split == "train"]
         cut = grouped_split(
@@ -254,8 +255,7 @@ class ImageFilesDataModule(ResizedDataModule):
         text = f"{len(broken):,} of {len(files):,} files cannot be read as images"
         if not self.skip_bad:
             raise UnreadableFileError(
-                f"{text}: {examples}; repair or remove such files, or skip them with"
-                " --data.on_bad_image skip"
+                f"{text}: {examples}; repair or remove such files, or set on_bad_image to skip"
             )
         if self.world[1] == 0:
             note(f"warning: {text} and are left out: {examples}")
@@ -283,4 +283,4 @@ def _require_whole_groups(files: Sequence[ImageFile]) -> None:
     for file in files:
         if file.split != split_of[file.group]:
             splits = listed(sorted([file.split, split_of[file.group]]))
-            raise UserError(f"--data.group: '{printable(file.group)}' has images in {splits}")
+            raise UserError(f"'{printable(file.group)}' has images in {splits}", "group")

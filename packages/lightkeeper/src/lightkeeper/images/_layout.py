@@ -89,8 +89,7 @@ def list_folder(
     """
     if not root.is_dir():
         raise UserError(
-            f"--data.root: there is no folder '{root}'; it must hold one folder of images for each"
-            " class"
+            f"there is no folder '{root}'; it must hold one folder of images for each class", "root"
         )
     others = Counter[str]()
     paths = [*images_below(root, others, bands)]
@@ -140,12 +139,12 @@ def _classified(
         label = os.path.dirname(name).partition(os.sep)[0]
         if split and label_from is not None:
             name = path
-            label = search_path(label_from, path, "--data.label_from")
+            label = search_path(label_from, path, "label_from")
         if not (split and label):
             loose[split].append(path)
             continue
         if group is not None:
-            name = search_path(group, path, "--data.group")
+            name = search_path(group, path, "group")
         files.append(ImageFile(prefix + path, spelt(label), split, spelt(name)))
     return files, loose
 
@@ -190,17 +189,18 @@ def _enter(folders: Collection[str], folder: str, known: Collection[str]) -> str
 def search_path(expression: str, path: str, option: str) -> str:
     """Returns what a regular expression, or its first group, matches in a path."""
     endless = UserError(
-        f"{option}: '{printable(expression)}' takes too long to search in '{printable(path)}'; repeat"
-        " nothing inside what is repeated itself, as (a+)+ does"
+        f"'{printable(expression)}' takes too long to search in '{printable(path)}'; repeat nothing"
+        " inside what is repeated itself, as (a+)+ does",
+        option,
     )
     try:
         with cpu_limit(_SEARCH_SECONDS, endless):  # a checkpoint may have it, too
             match = re.search(spelt(expression), spelt(path))
     except re.error as error:
-        raise UserError(f"{option}: '{expression}' is no regular expression ({error})") from error
+        raise UserError(f"'{expression}' is no regular expression ({error})", option) from error
     name = match and match[min(1, match.re.groups)]
     if name is None:
-        raise UserError(f"{option}: '{expression}' finds nothing in '{printable(path)}'")
+        raise UserError(f"'{expression}' finds nothing in '{printable(path)}'", option)
     return name
 
 
@@ -217,9 +217,9 @@ def _require_images(
     others = f" ({left_out})" if left_out else ""
     if not labels:
         raise UserError(
-            f"--data.root: '{printable(folder)}' has no class folders with images{others}; it must"
-            " hold one folder for each class, as in daisy/1.jpg, or --data.label_from finds the"
-            " class in each path"
+            f"'{printable(folder)}' has no class folders with images{others}; it must hold one"
+            " folder for each class, as in daisy/1.jpg, or label_from finds the class in each path",
+            "root",
         )
     for inside in () if may_be_empty else sorted(folder.iterdir()):
         if counts(inside.name) and not inside.is_file() and spelt(inside.name) not in labels:
@@ -249,10 +249,11 @@ def _require_no_splits(root: Path, folders: Collection[str], place: str, are_spl
     repeated = next((names for names in alike.values() if len(names) > 1), nested)
     if repeated or len(split_names(classes)) > 1:
         raise UserError(
-            f"--data.root: the folders {listed(repeated or classes, 5)} of"
+            f"the folders {listed(repeated or classes, 5)} of"
             f" '{printable(root / place)}' look like splits, not classes; call that of the training"
             " images 'train', with a folder for each class inside, and others 'val' and 'test'"
-            + (", or say what the classes are with --data.class_names" if repeated else "")
+            + (", or say what the classes are with class_names" if repeated else ""),
+            "root",
         )
 
 
@@ -288,6 +289,6 @@ def class_order(
     if len(names) < 2:
         raise UserError(
             f"'{printable(source)}' has one class only, '{listed(names)}'; there is nothing to"
-            " tell apart; --data.label_from finds classes in paths"
+            " tell apart; label_from finds classes in paths"
         )
     return sort_classes(names)

@@ -67,9 +67,7 @@ class MapDatasetModule(ResizedDataModule):
         """Those that were given, or the dataset's own; each is a name of its own."""
         names = self._class_names or class_names_of(self.datasets["train"])
         if not names:
-            raise UserError(
-                "--data.train has no list of classes; give their names with --data.class_names"
-            )
+            raise UserError("the dataset has no list of classes; give their names", "class_names")
         return require_class_names(names)
 
     def prepare_data(self) -> None:
@@ -80,17 +78,13 @@ class MapDatasetModule(ResizedDataModule):
     @cached_property
     def datasets(self) -> dict[str, Any]:
         """The datasets of the splits that there are."""
-        opened = {
-            split: _opened(f"--data.{split}", source) for split, source in self._sources.items()
-        }
+        opened = {split: _opened(split, source) for split, source in self._sources.items()}
         datasets = {**self.parts_of(opened.pop("train")), **opened}
         expected = class_names_of(datasets["train"])
         for split, dataset in datasets.items():
             differs = hasattr(dataset, "classes") and class_names_of(dataset) != expected
             if differs and self._class_names is None:
-                raise UserError(
-                    f"--data.{split} and --data.train need the same classes in the same order"
-                )
+                raise UserError("needs the classes of train, in the same order", split)
         # for what a checkpoint says of itself; nothing is made of it
         named = self._sources.keys() & {*self.not_remembered}
         self.hparams.update({split: type(datasets[split]).__qualname__ for split in named})
@@ -183,12 +177,13 @@ def _opened(option: str, source: Any) -> Any:
             source = source()
     if isinstance(source, IterableDataset) or not hasattr(source, "__getitem__"):
         raise UserError(
-            f"{option}: {type(source).__name__} is not map-style: without an index, the samples of"
-            " a step cannot be the same on any number of devices and after a restart; give a"
-            " dataset with __getitem__ and __len__"
+            f"{type(source).__name__} is not map-style: without an index, the samples of a step"
+            " cannot be the same on any number of devices and after a restart; give a dataset with"
+            " __getitem__ and __len__",
+            option,
         )
     if len(source) == 0:
-        raise UserError(f"{option}: {type(source).__name__} has no samples")
+        raise UserError(f"{type(source).__name__} has no samples", option)
     return source
 
 
@@ -273,7 +268,7 @@ class TorchDataset:
         if not 0 <= label < self.num_classes:
             raise LocalError(
                 f"{name}: its label must be from 0 to {self.num_classes - 1}, got {label}; see"
-                " --data.class_names"
+                " class_names"
             )
         return pixels, label
 

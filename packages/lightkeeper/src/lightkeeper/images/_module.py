@@ -19,6 +19,7 @@ from ..exact._errors import UserError, note
 from ..exact._loggers import is_logged
 from ..exact._non_finite import require_finite
 from ..exact._plain import plain
+from ..exact._training import ExactTraining
 from ..exact._upstream import keep_average, trainer_of
 from ._batch import ImageBatch
 from ._bookkeeping import Bookkeeping
@@ -211,9 +212,10 @@ class ClassifierModule(LightningModule):
         """
         if losses.shape != (len(logits),):
             raise UserError(
-                f"--model.loss, or {type(self).__name__}.loss, must return each image's loss, of"
-                f" shape ({len(logits)},), got {tuple(losses.shape)}; with reduction='none', not a"
-                " mean, which would depend on how many devices share a batch"
+                f"must return each image's loss, of shape ({len(logits)},), got"
+                f" {tuple(losses.shape)}; set its reduction to none, as a mean would depend on how"
+                " many devices share a batch",
+                "loss",
             )
         logits = logits.detach().float()
         losses = losses.detach()
@@ -264,20 +266,17 @@ class ClassifierModule(LightningModule):
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
         """Adds the callback that logs metrics and resumes runs, once."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        added = any(isinstance(part, Bookkeeping) for part in callbacks)
-        return [] if added else [Bookkeeping()]
+        missing = {Bookkeeping, ExactTraining} - {*map(type, callbacks)}
+        return [cls() for cls in (Bookkeeping, ExactTraining) if cls in missing]
 
     def on_save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Adds the model's options, the checkpoint's description, and open counts."""
+        """Adds the model's options and the checkpoint's description."""
         require_finite(checkpoint["state_dict"], self.global_step)
         remember_options(checkpoint, self.trainer, self)
         checkpoint[ABOUT] = plain(describe_run(self.trainer, self))
-        checkpoint["counts"] = {
-            name: _counts(metric) for name, metric in self.train_metrics.items()
-        }
 
     def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Takes a checkpoint's facts over; a resumed run also restores its counts."""
+        """Takes a checkpoint's facts over."""
         self.about = checkpoint[ABOUT]
         self.thresholds = self.about.get("thresholds")
         trainer = trainer_of(self)
@@ -298,10 +297,6 @@ class ClassifierModule(LightningModule):
             )
         if "val" in self.about["metrics"]:
             self.results = {"val": self.about["metrics"]["val"]}
-        if trainer.is_global_zero:  # they are those of all processes
-            for name, metric in self.train_metrics.items():
-                for key, value in checkpoint["counts"].get(name, {}).items():
-                    cast(Tensor, metric.metric_state[key]).copy_(value)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -354,10 +349,3 @@ def _plain(value: object) -> object:
     if not isinstance(value, Tensor):
         return value
     return value.item() if value.numel() == 1 else value.tolist()
-
-
-def _counts(metric: Metric) -> dict[str, Tensor]:
-    """Returns the state of a metric over all processes, each of which must call this."""
-    with metric.sync_context():
-        states = metric.metric_state.items()
-        return {name: state.cpu().clone() for name, state in states if isinstance(state, Tensor)}

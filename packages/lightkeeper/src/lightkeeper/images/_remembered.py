@@ -75,9 +75,9 @@ def require_datasets(about: About, given: Collection[str]) -> None:
     for split in SPLITS:
         if split not in given and isinstance(name := options.get(split), str):
             raise UserError(
-                f"the checkpoint was trained with the dataset {printable(name)} as {split}, but may"
-                f" not choose what is imported; evaluate takes it by --data.{split} and its"
-                f" options, load_from_checkpoint in Python by {split}="
+                f"the checkpoint was trained with the dataset {printable(name)}, but may not choose"
+                " what is imported; name it, with its options",
+                split,
             )
 
 
@@ -90,5 +90,6 @@ def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:
     if root != signature(type(data)).parameters["root"].default:
         raise UserError(
             f"the checkpoint was trained on the images in '{folder}', which are not there; say"
-            " where they are, or shall be, with --data.root"
+            " where they are, or shall be",
+            "root",
         )

@@ -55,15 +55,15 @@ class ResizedDataModule(ImageDataModule):
         smallest, largest = crop_scale or (1, 1)
         require(
             0 < smallest <= largest <= 1,
-            "--data.crop_scale",
+            "crop_scale",
             [smallest, largest],
             "two shares, as in [0.08, 1]",
         )
         require(
             val_fraction + test_fraction < 1,
-            "--data.val_fraction and --data.test_fraction",
+            "val_fraction",
             f"{val_fraction} and {test_fraction}",
-            "below 1 together",
+            "below 1 together with test_fraction",
         )
         self.crop_scale = crop_scale
         # the test set first, so that it does not depend on the share of the validation set
@@ -83,7 +83,7 @@ class ResizedDataModule(ImageDataModule):
         sound = is_preprocessing({"bits": 8, **steps})  # with any number of channels
         require(
             sound,
-            "--data",
+            "image_size",
             steps,
             "1 <= image_size (crop) <= resize <= 4096, with finite means and deviations above 0",
         )

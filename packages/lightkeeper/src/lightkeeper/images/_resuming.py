@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.optim import LBFGS, Adafactor, Optimizer
+from torchmetrics import Metric
 
 from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit, require_like
@@ -25,9 +26,11 @@ _NUMBERS = ("step", "eta", "mu", "mu_product")
 _OF_SCHEDULES = ("last_epoch", "base_lrs", "_last_lr", "_step_count")
 """What all schedules have; what those of others have besides, they know."""
 _MISFIT = "does not fit this run"
+_UPDATES = "update_count"
 
 _Count = Annotated[int, Rule("a whole number from 0", lambda count: count >= 0)]
 _FromZero = Annotated[Any, Rule("a number from 0", lambda x: _is_number(x) and x >= 0)]
+_Place = Annotated[Any, Rule("a whole number or names", lambda value: _is_place(value))]
 _Score = Annotated[Any, Rule("a number", lambda x: x is None or _is_number(x))]
 
 
@@ -63,13 +66,13 @@ class Restorable(TypedDict):
     callbacks: dict[str, Any]
     optimizer_states: list[dict[str, Any]]
     lr_schedulers: list[dict[str, Any]]
-    counts: dict[str, dict[str, Any]]
+    metric_states: NotRequired[list[dict[str, dict[str, Tensor]]]]
 
 
 class Resumable(Restorable):
     """The types of what the command ``fit`` resumes, which takes more from a checkpoint."""
 
-    curves: dict[str, _Count]
+    loggers: NotRequired[dict[str, dict[str, _Place]]]
     should_stop: bool
     newest_metrics: dict[str, float]
 
@@ -85,10 +88,12 @@ def require_restorable(trainer: Trainer, model: "ClassifierModule", checkpoint: 
             if (key := callback.state_key) in checkpoint["callbacks"]:
                 with inside("callbacks", type(callback).__name__):
                     _require_state_of(callback, checkpoint["callbacks"][key])
-        for name, metric in model.train_metrics.items():
-            if name in checkpoint["counts"]:
-                with inside("counts", name):
-                    _require_tensors(checkpoint["counts"][name], metric.metric_state)
+        metrics = {n: part for n, part in model.named_modules() if isinstance(part, Metric)}
+        for place, states in enumerate(checkpoint.get("metric_states", [])):
+            for name in states.keys() & metrics.keys():
+                with inside("metric_states", place, name):
+                    expected = {_UPDATES: torch.tensor(0), **metrics[name].metric_state}
+                    _require_tensors(states[name], expected)
         _require_average(model, checkpoint)
         precision = trainer.precision_plugin
         if (key := type(precision).__qualname__) in checkpoint:
@@ -206,6 +211,11 @@ def _require_schedule(state: dict[str, Any], schedule: Any) -> None:
     require_like(state, example)
     if is_theirs:
         _try_to_load(schedule, state)
+
+
+def _is_place(value: object) -> bool:
+    is_names = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return is_names or (type(value) is int and value >= 0)
 
 
 def _is_number(value: object) -> bool:

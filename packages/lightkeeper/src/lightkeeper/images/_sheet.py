@@ -42,19 +42,21 @@ class Sheet(NamedTuple):
     rows: Mapping[int, Mapping[str, str]]
     nested: Set[str]
 
-    def error(self, text: str, line: int | None = None) -> UserError:
+    def error(self, text: str, line: int | None = None, option: str | None = None) -> UserError:
         """Returns an error about the file, or a line of it."""
         where = f", line {line}" if line is not None else ""
-        return UserError(f"'{printable(self.file)}'{where}: {text}")
+        return UserError(f"'{printable(self.file)}'{where}: {text}", option)
 
     def choose(self, option: str, name: str | None, usual: Sequence[str]) -> str:
         """Returns the column ``name``, or else the only ``usual`` one; others are an error."""
         candidates = [*usual] if name is None else [name]
         if len(candidates) == 1 and candidates[0] in self.columns:
             return candidates[0]
-        raise self.error(
-            f"--data.{option} must name one of the columns {listed(self.columns, 20, 'or')}"
-            + (f", got '{printable(name)}'" if name is not None else "")
+        got = f", got '{printable(name)}'" if name is not None else ""
+        raise UserError(
+            f"must name one of the columns {listed(self.columns, 20, 'or')} of"
+            f" '{printable(self.file)}'{got}",
+            option,
         )
 
 
@@ -65,7 +67,7 @@ def read_sheet(file: Path) -> Sheet:
     the first.
     """
     if not file.is_file():
-        raise UserError(f"--data.file: there is no file '{printable(file)}'")
+        raise UserError(f"there is no file '{printable(file)}'", "file")
     suffix = file.suffix.lower()
     rows: dict[int, dict[str, str]] = {}
     nested: set[str] = set()

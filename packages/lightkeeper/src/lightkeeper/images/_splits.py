@@ -113,7 +113,7 @@ def grouped_split(
         if empty := [label for label in members if (split, label) not in filled]:
             raise UserError(
                 f"class '{empty[0]}' has no image in {split}, as it shares its groups with other"
-                " classes; use another --data.split_seed, or add images"
+                " classes; use another split_seed, or add images"
             )
     return splits
 

@@ -73,7 +73,7 @@ class Table:
         self.files = split_tables(file) or {"": file}
         self.root = root or Path(os.path.commonpath(file.parent for file in self.files.values()))
         if not self.root.is_dir():
-            raise UserError(f"--data.root: there is no folder '{printable(self.root)}'")
+            raise UserError(f"there is no folder '{printable(self.root)}'", "root")
         self._beside = {
             table: os.path.relpath(table.parent, self.root) for table in self.files.values()
         }
@@ -175,7 +175,7 @@ class Table:
         is_inside = not os.path.isabs(path)
         searched = path if is_inside else os.path.relpath(path, self.root)
         label = (
-            search_path(self.label_from, searched, "--data.label_from")
+            search_path(self.label_from, searched, "label_from")
             if self.label_from is not None
             else _label_of(sheet, line, label_columns)
         )
@@ -183,7 +183,7 @@ class Table:
             raise sheet.error("it has no label", line)
         group = row.get(self.group or "", "")
         if self.group is not None and not group:
-            group = search_path(self.group, searched, "--data.group")
+            group = search_path(self.group, searched, "group")
             group = group if is_inside else self._name_outside(group)
         return ImageFile(
             os.path.join(prefix_of(self.root), path),
@@ -219,9 +219,7 @@ class Table:
             if candidates:
                 return candidates[0]
         raise sheet.error(
-            f"there is no file '{printable(name)}' in --data.root, which is"
-            f" '{printable(self.root)}'",
-            line,
+            f"there is no file '{printable(name)}' in '{printable(self.root)}'", line, "root"
         )
 
     def _path_of(self, name: str, sheet: Sheet) -> str:
@@ -269,9 +267,10 @@ class Table:
             other = paths.setdefault(file.group, file.path)
             if spelt(other) != spelt(file.path):
                 raise UserError(
-                    f"'{printable(other)}' and '{printable(file.path)}' lie outside --data.root,"
+                    f"'{printable(other)}' and '{printable(file.path)}' lie outside"
                     f" '{printable(self.root)}', where '{printable(file.group)}' alone decides the"
-                    " split; give --data.root the folder that all images are in"
+                    " split; give the folder that all images are in",
+                    "root",
                 )
 
     def _describe_others(self, paths: Collection[str]) -> str:

@@ -65,14 +65,14 @@ def was_trained_on(about: About, data: ImageDataModule, split: str) -> bool | No
     return True if by_name and split != "all" else by_content
 
 
-def cut_of_training(about: About, data: ImageDataModule) -> list[str]:
+def cut_of_training(about: About, data: ImageDataModule) -> dict[str, object]:
     """Returns the options of splits that the data has otherwise, as they were in training."""
     trained = about["data"]["init_args"] if about["data"] is not None else {}
-    return [
-        f"--data.{name} {trained[name]}"
+    return {
+        name: trained[name]
         for name in _OF_SPLITS
         if name in trained and trained[name] != data.hparams.get(name, trained[name])
-    ]
+    }
 
 
 def _recut(

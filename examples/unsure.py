@@ -1,0 +1,44 @@
+"""A command: the images of a folder that a checkpoint is least sure of, the first to label by hand.
+
+python -m examples.unsure runs/NAME/checkpoints/best.ckpt photos --count 50 > unsure.csv
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
+from lightkeeper.cli import CommandParser, run_command
+from lightkeeper.exact import UserError
+from lightkeeper.images import IMAGE_SUFFIXES
+
+
+def parser() -> CommandParser:
+    """Returns the parser of the options."""
+    parser = CommandParser(prog="python -m examples.unsure", description="Lists unsure images.")
+    parser.add_argument("checkpoint", type=str, help="The checkpoint.")
+    parser.add_argument("folder", type=Path, help="A folder of images, at any depth.")
+    parser.add_argument("--count", type=PositiveInt, default=20, help="How many to list.")
+    parser.add_import()
+    return parser
+
+
+def main(options: Namespace) -> None:
+    """Prints a row for each image: path, label and confidence, the least sure first."""
+    from project.model import ImageClassifier  # here, so that --help need not import torch
+
+    files = sorted(options.folder.rglob("*"))
+    paths = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+    if not paths:
+        raise UserError(f"there are no images in '{options.folder}'", "folder")
+    model = ImageClassifier.load_from_checkpoint(options.checkpoint)
+    rows = zip(paths, model.predict_files(paths), strict=True)
+    unsure = sorted(rows, key=lambda row: row[1].probability)[: options.count]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["path", "label", "confidence"])
+    writer.writerows([path, best.label, f"{best.probability:.4f}"] for path, best in unsure)
+
+
+if __name__ == "__main__":
+    run_command(lambda: main(parser().parse_args()))

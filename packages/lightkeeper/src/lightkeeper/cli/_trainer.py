@@ -1,0 +1,138 @@
+"""Lightning's Trainer as commands build it, and what its options may not ask of a run."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from jsonargparse.typing import PositiveInt
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    BatchSizeFinder,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+
+from ..exact._errors import UserError, require
+from ..exact._processes import watch_processes
+from ..exact._upstream_loop import make_exact
+from ..images._checkpoints import BestCheckpoint
+from ..images._data_module import ImageDataModule
+
+_TUNER = "use Lightning's Tuner in Python before the run"
+_NOT_RESUMABLE: dict[type, str] = {
+    StochasticWeightAveraging: "average the weights with EMAWeightAveraging",
+    BatchSizeFinder: _TUNER,
+    LearningRateFinder: _TUNER,
+    BaseFinetuning: (
+        "train the head first with --config examples/recipes/lp_ft.yaml, or the head alone with"
+        " --model.freeze backbone"
+    ),
+    ModelPruning: "prune the weights of the finished run with torch.nn.utils.prune",
+}
+"""Callbacks that continue a run otherwise than it would have gone on, and what to use instead."""
+
+
+class ExactTrainer(Trainer):
+    """Lightning's Trainer, to which a limit of 1 is one batch, and 1.0 is all of them.
+
+    By Lightning's own annotations, both would be all of them. Under torchrun and srun, devices and
+    nodes are by default those that these have started.
+
+    Args:
+        devices: A number of devices, a list of their numbers, or ``auto``.
+        num_nodes: Nodes, by default as many as torchrun or srun has started, else 1.
+        accumulate_grad_batches: Batches whose gradients make one step.
+        callbacks: Callbacks to add.
+        limit_train_batches: Training batches of an epoch: a number, or a share from 0.0 to 1.0.
+        limit_val_batches: Validation batches: a number, or a share from 0.0 to 1.0.
+        limit_test_batches: Test batches: a number, or a share from 0.0 to 1.0.
+        limit_predict_batches: Batches to predict: a number, or a share from 0.0 to 1.0.
+        overfit_batches: Batches to train and validate on, the same in each epoch, or their share;
+            0.0 is off.
+        kwargs: See ``lightning.pytorch.Trainer``.
+    """
+
+    def __init__(
+        self,
+        *,
+        devices: list[int] | str | int = "auto",
+        num_nodes: PositiveInt | None = None,
+        accumulate_grad_batches: PositiveInt = 1,
+        callbacks: list[Callback] | None = None,
+        limit_train_batches: int | float | None = None,
+        limit_val_batches: int | float | None = None,
+        limit_test_batches: int | float | None = None,
+        limit_predict_batches: int | float | None = None,
+        overfit_batches: int | float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        started = ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "WORLD_SIZE")
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            started = ("SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS")
+        tasks, nodes, processes = (int(os.environ.get(name) or 0) for name in started)
+        try:
+            super().__init__(
+                devices=tasks or devices if devices == "auto" else devices,
+                num_nodes=num_nodes or nodes or 1,
+                accumulate_grad_batches=accumulate_grad_batches,
+                callbacks=callbacks,
+                limit_train_batches=limit_train_batches,
+                limit_val_batches=limit_val_batches,
+                limit_test_batches=limit_test_batches,
+                limit_predict_batches=limit_predict_batches,
+                overfit_batches=overfit_batches,
+                **kwargs,
+            )
+        except (RuntimeError, TypeError, ValueError, MisconfigurationException) as error:
+            raise UserError(" ".join(str(error).split()), "--trainer") from error
+        advice = ""
+        environment = getattr(self.strategy, "cluster_environment", None)
+        if isinstance(environment, SLURMEnvironment) and not processes:  # by the script itself
+            processes, advice = 1, "; put srun before python in the script of the job"
+        wanted = self.num_devices * self.num_nodes
+        if processes not in (0, wanted):  # each would train alone, or wait for others
+            raise UserError(
+                f"times num_nodes is {wanted}, but the launcher started {processes}{advice}",
+                "devices",
+            )
+        if not isinstance(self.strategy, SingleDeviceStrategy | DDPStrategy):
+            name = type(self.strategy).__name__
+            raise UserError(f"{name} does not keep all weights on each device; use ddp", "strategy")
+        launcher = self.strategy.launcher
+        if launcher is not None and not hasattr(launcher, "cluster_environment"):
+            raise UserError(
+                "forked or spawned processes cannot hand their metrics back; use ddp", "strategy"
+            )
+        make_exact(self)
+        watch_processes(launcher)
+
+
+def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
+    """Refuses data without batches, no test, and callbacks that would spoil a run's checkpoints."""
+    data.require_usable(trainer.world_size)
+    for option in ("limit_test_batches", "check_val_every_n_epoch", "val_check_interval"):
+        # a time between validations is no attribute of that name
+        require(getattr(trainer, option, 1) != 0, option, 0, "above 0")
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    for kind, advice in _NOT_RESUMABLE.items():
+        for callback in callbacks:
+            if isinstance(callback, kind):
+                raise UserError(
+                    f"a run with {type(callback).__name__} could not resume; {advice}", "callbacks"
+                )
+    folder = Path(trainer.default_root_dir, "checkpoints").resolve()
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
+            names = {callback.filename, callback.save_last and callback.CHECKPOINT_NAME_LAST}
+            if Path(callback.dirpath or folder).resolve() == folder:
+                for name in names & {"best", "last", "previous"}:
+                    raise UserError(
+                        f"{type(callback).__name__} would write {name}.ckpt, a checkpoint of the"
+                        " run; give it another filename or dirpath"
+                    )

@@ -1,0 +1,118 @@
+"""A loader whose order, random numbers and evaluation are exact."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch.utils.data import Dataset, IterableDataset
+
+from ._errors import UserError, require
+from ._randomness import Purpose, derived_seed, held_generators, seed_generators
+from ._sampler import EvaluationSampler, TrainingSampler
+from ._upstream import position_of
+from ._workers import LazyDataLoader, worker_options
+
+
+class ExactDataLoader(LazyDataLoader):
+    """Loads any map-style dataset in an order that depends on the seed and the epoch alone.
+
+    torch's ``DataLoader`` draws its order from a generator, whose state a killed run loses, and
+    shuffles each epoch as the ones before it have left the generator. With ``DistributedSampler``
+    it begins a resumed epoch anew, and evaluates some samples twice. Here
+
+    * the k-th batch of an epoch has the same samples on any number of devices and workers, and a
+      resumed run goes on with the next batch;
+    * a dataset that draws random numbers, from Python, NumPy, torch or a generator that it holds,
+      draws them by (seed, epoch, index), and a training step by (seed, epoch, batch, rank);
+    * an evaluation serves each sample once; its last batches may be smaller on some processes.
+
+    Args:
+        dataset: A dataset with a length, whose items are found by their index.
+        trainer: The trainer that the loader is for.
+        batch_size: Samples in a batch of all devices together, a multiple of their number.
+        shuffle: If true, this is a training set: in another order in each epoch, of which the rest
+            after the last whole batch is left out. Otherwise each sample comes once, in order.
+        seed: Decides order and random numbers; by default that of ``seed_everything``, or 0.
+        num_workers: Processes that load; they persist between epochs.
+        options: Other arguments of torch's ``DataLoader``, such as ``collate_fn``.
+
+    Raises:
+        UserError: The dataset has no length, or the batch size does not fit it or the devices.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        trainer: Trainer,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int | None = None,
+        num_workers: int = 0,
+        **options: Any,
+    ) -> None:
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise UserError(
+                f"dataset must be map-style with a length, got {type(dataset).__name__}"
+            )
+        size = len(dataset)
+        devices = trainer.world_size
+        wanted = f"a multiple of {devices}, the number of devices"
+        require(batch_size % devices == 0, "batch_size", batch_size, wanted)
+        if shuffle:
+            wanted = f"at most {size:,}, the number of samples"
+            require(batch_size <= size, "batch_size", batch_size, wanted)
+        require(
+            size >= devices, "dataset", f"{size:,}", f"at least {devices} samples, one a device"
+        )
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
+        self.trainer = trainer
+        self.shuffle = shuffle
+        sampler: TrainingSampler | EvaluationSampler
+        if shuffle:
+            sampler = TrainingSampler(
+                size, batch_size, self.seed, lambda: position_of(trainer), devices, 0
+            )
+        else:
+            sampler = EvaluationSampler(torch.arange(size), devices, 0)
+        super().__init__(
+            _SeededDataset(dataset, self.seed),
+            batch_size=batch_size // devices,
+            sampler=sampler,
+            num_workers=num_workers,
+            **worker_options(num_workers, options.pop("worker_init_fn", None)) | options,
+        )
+        self.before_batch = self._seed_step
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # as LazyDataLoader's
+        # which a trainer knows when it has started its processes
+        self.sampler.rank = self.trainer.global_rank  # type: ignore[attr-defined]
+        return super().__iter__()
+
+    def _seed_step(self, number: int) -> None:
+        """Seeds what the model draws, such as dropout, before a batch."""
+        trainer = self.trainer
+        if trainer.training:
+            seed = derived_seed(Purpose.STEP, self.seed, *position_of(trainer), trainer.global_rank)
+        else:
+            seed = derived_seed(Purpose.EVALUATION, self.seed, number, trainer.global_rank)
+        seed_generators(seed, trainer.strategy.root_device)
+
+
+class _SeededDataset(Dataset[Any]):
+    """Seeds all generators by (seed, epoch, index) before each sample of a dataset."""
+
+    def __init__(self, dataset: Dataset[Any], seed: int) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self._held = held_generators(dataset)
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, key: tuple[int, int] | int) -> Any:
+        epoch, index = key if isinstance(key, tuple) else (0, key)
+        seed = derived_seed(Purpose.DATASET, self.seed, epoch, index)
+        seed_generators(seed, held=self._held)
+        return self.dataset[index]

@@ -1,0 +1,66 @@
+"""Corrections of what Lightning does otherwise in a resumed run, or on several processes."""
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from ._upstream import follow_until_averaging
+
+
+class ExactTraining(Callback):
+    """Trains and validates as the documentation says where Lightning does otherwise.
+
+    * An epoch's last step takes the mean of its gradients, also if it has fewer batches than
+      ``accumulate_grad_batches``, by which Lightning divides all the same (Lightning #19987).
+    * A :class:`~lightning.pytorch.callbacks.WeightAveraging` that has not started averaging holds
+      the newest weights, where Lightning's holds the initial ones (Lightning #21724).
+    * All processes validate the first one's buffers, such as BatchNorm's statistics, which DDP does
+      not synchronise after the last step.
+    * A :class:`~lightning.pytorch.callbacks.GradientAccumulationScheduler` counts from the start in
+      an epoch within which a run resumes.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Finds out how many batches make a step within a resumed epoch."""
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
+        for callback in callbacks:
+            if isinstance(callback, GradientAccumulationScheduler):
+                callback.on_train_epoch_start(trainer)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        """Remembers the batch, which the next hook is not told."""
+        self._batch_idx = batch_idx
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Gives an epoch's last step, which may have fewer batches, the mean of its gradients."""
+        batches = self._batch_idx % trainer.accumulate_grad_batches + 1
+        if batches < trainer.accumulate_grad_batches:
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                if parameter.grad is not None:
+                    parameter.grad.mul_(trainer.accumulate_grad_batches / batches)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+    ) -> None:
+        """Lets averages that have not started follow the weights."""
+        self._waiting = [part for part in self._waiting if follow_until_averaging(part, pl_module)]
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gives all processes the first one's buffers."""
+        if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
+            for buffer in wrapper.buffers():  # Lightning's broadcast is of objects
+                distributed.broadcast(buffer, 0)
+
+    on_test_start = on_validation_start

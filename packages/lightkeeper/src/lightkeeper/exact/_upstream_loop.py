@@ -1,0 +1,93 @@
+"""Lightning's training loop, with what it leaves out of checkpoints, and without its signals."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+
+from ._metric_states import States, cpu_copies, gather, shares_of
+
+
+def make_exact(trainer: Trainer) -> None:
+    """Gives a trainer a loop that saves what was logged, and no handlers of signals.
+
+    :class:`~lightkeeper.exact.LastCheckpoint` handles them.
+    """
+    loop = trainer.fit_loop
+    if not isinstance(loop.epoch_loop, _ExactEpochLoop):
+        loop.epoch_loop = _ExactEpochLoop(trainer, loop.epoch_loop)
+        trainer._signal_connector = _NoSignals(trainer)
+
+
+class _NoSignals(_SignalConnector):
+    """Leaves signals alone: Lightning's handlers may run a collective that others do not join."""
+
+    def register_signal_handlers(self) -> None:
+        """Registers none."""
+
+
+class _ExactResults(_ResultCollection):
+    """Values that training logs, to which those from before the run was stopped are added.
+
+    Attributes:
+        earlier: The sums of before by the key of the value that they are added to; those of this
+            process, and in the first one perhaps of others that there are no more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(training=True)
+        self.earlier: list[States] = []
+
+    def update_metrics(self, key: str, value: Any, batch_size: int) -> None:
+        """Adds a value, and to the first one of a resumed epoch those of before.
+
+        Not earlier: Lightning makes an empty sum where a value is logged for the first time.
+        """
+        super().update_metrics(key, value, batch_size)
+        result = self[key]
+        chosen = result.meta.reduce_fx
+        reduce = chosen if chosen in (torch.max, torch.min) else torch.add
+        for states in self.earlier:
+            for name, before in states.pop(key, {}).items():
+                now = getattr(result, name)
+                setattr(result, name, reduce(before.to(now.device), now))
+
+
+class _ExactEpochLoop(_TrainingEpochLoop):
+    """Saves and restores the means, sums and extremes of ``self.log(on_epoch=True)``.
+
+    Lightning forgets them, so that the mean over a resumed epoch is one over the rest of it.
+    """
+
+    def __init__(self, trainer: Trainer, other: _TrainingEpochLoop) -> None:
+        super().__init__(trainer, other.min_steps, other.max_steps)
+        self.val_loop = other.val_loop
+        self._results: _ExactResults = _ExactResults()
+
+    def run(self, data_fetcher: Any) -> None:
+        """Runs an epoch; what was not logged again in it counts no longer."""
+        super().run(data_fetcher)
+        self._results.earlier.clear()
+
+    def on_save_checkpoint(self) -> dict[str, Any]:
+        """Adds the values of this epoch, of each process."""
+        states = {
+            key: cpu_copies(result.metric_state)
+            for key, result in self._results.items()
+            if result.is_tensor and result.meta.on_epoch and not result.has_reset
+        }
+        waiting, *of_others = self._results.earlier or [{}]
+        shares = gather([waiting | states, *filter(None, of_others)])
+        results = [states for share in shares for states in share]
+        return {**super().on_save_checkpoint(), "results": results}
+
+    def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
+        """Restores the values of this epoch; the first process gets those of lost ones."""
+        super().on_load_checkpoint(state_dict)
+        self._results.earlier = shares_of(self.trainer, state_dict.get("results", []))
+
+    def _broadcast_sigterm_tensor(self) -> None:
+        """Sends nothing: no handler of Lightning's waits for it."""

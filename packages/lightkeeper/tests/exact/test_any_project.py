@@ -1,0 +1,194 @@
+"""Any Lightning project: killed runs end in the same bits, each sample is counted once."""
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightkeeper.exact import ExactDataLoader, UserError, newest_checkpoint
+from lightning.pytorch import LightningModule, Trainer
+from sklearn.metrics import accuracy_score, roc_auc_score
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
+from torch.utils.data import IterableDataset, TensorDataset
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+
+SCRIPT = Path(__file__).with_name("script.py")
+sys.path.insert(0, str(SCRIPT.parent))
+import script  # noqa: E402  # as a process of its own has it
+
+KINDS = {
+    "one process": {},
+    "workers, two validations an epoch": {"workers": 2, "checks": 0.5},
+    "accumulation": {"accumulate": 3, "checks": 0.5},
+    "two optimizers by hand": {"by_hand": 1},
+    "two processes": {"devices": 2},
+    "two processes, workers, accumulation": {"devices": 2, "workers": 1, "accumulate": 2},
+}
+PRELOADED = [
+    *("lightning.pytorch", "torchmetrics.classification", "torch.utils.tensorboard"),
+    *("lightkeeper.exact._last_checkpoint", "lightkeeper.exact._loader", "sklearn.metrics"),
+]
+KILLS = [(3, 7, 12, 20, 25, 31, 44), (5, 11, 24, 26, 38, 40, 47)]
+"""Batches after which the first process is killed, of 48; one after the other."""
+
+
+def run(folder: Path, dies: int = 0, **options: float) -> int:
+    """Runs the script; a run on one process in a fork of a process that has imported torch."""
+    if options.get("devices", 1) > 1:
+        chosen = [f"{name}={value}" for name, value in {**options, "dies": dies}.items()]
+        command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), *chosen]
+        return subprocess.run(command, check=False, capture_output=True).returncode
+    return in_a_fork(script.train, str(folder), dies, **options)
+
+
+def in_a_fork(function: Callable[..., None], *args: object, **options: float) -> int:
+    """Calls a function in a new process, which need not import torch; returns its exit code."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    process = context.Process(target=function, args=args, kwargs=options)
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Tensor):
+        yield place, (value.dtype, value.shape, value.contiguous().numpy().tobytes())
+    elif isinstance(value, dict | list | tuple):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(part, f"{place}/{key}")
+    else:
+        yield place, value
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that a run leaves: its last checkpoint, without paths, and what its loggers wrote."""
+    last = torch.load(newest_checkpoint(folder) or "", weights_only=True)
+    scores = [last["callbacks"].pop(key)["best_model_score"] for key in [*last["callbacks"]]]
+    events = EventAccumulator(
+        str(folder / "tensorboard"), {"scalars": 0}, purge_orphaned_data=False
+    ).Reload()
+    curves = {
+        name: [(event.step, event.value) for event in events.Scalars(name)]
+        for name in events.Tags()["scalars"]
+    }
+    del last["loggers"]["ResumingTensorBoardLogger.1"]  # how many files there are
+    rows = (folder / "csv" / "metrics.csv").read_text().splitlines()
+    return dict(leaves({**last, "scores": scores, "csv": rows, "curves": curves}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_killed_again_and_again_ends_in_the_same_bits(kind, tmp_path):
+    options = KINDS[kind]
+    assert run(tmp_path / "whole", **options) == 0
+    whole = outcome(tmp_path / "whole")
+    devices = options.get("devices", 1)
+    for number, kills in enumerate(KILLS):
+        folder = tmp_path / f"killed {number}"
+        for batch in kills:
+            # a rank has every second of the batches
+            code = run(folder, batch // devices, **options)
+            assert code == -signal.SIGKILL
+        assert run(folder, **options) == 0
+        killed = outcome(folder)
+        assert [name for name in {**whole, **killed} if killed.get(name) != whole.get(name)] == []
+
+
+def test_a_run_that_is_killed_ends_in_the_same_bits(tmp_path):
+    assert run(tmp_path / "whole", accumulate=2, checks=0.5) == 0
+    for batch in (9, 27):
+        assert run(tmp_path / "killed", batch, accumulate=2, checks=0.5) == -signal.SIGKILL
+    assert run(tmp_path / "killed", accumulate=2, checks=0.5) == 0
+    whole = outcome(tmp_path / "whole")
+    killed = outcome(tmp_path / "killed")
+    assert [name for name in {**whole, **killed} if killed.get(name) != whole.get(name)] == []
+
+
+class Scores(LightningModule):
+    """Counts samples, and measures given probabilities with stock metrics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracy = MulticlassAccuracy(3, average="micro")
+        self.auroc = MulticlassAUROC(3)
+
+    def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        probabilities, labels = batch
+        self.accuracy.update(probabilities, labels)
+        self.auroc.update(probabilities, labels)
+        self.log_dict({"accuracy": self.accuracy, "auroc": self.auroc})
+        self.log("count", float(len(labels)), reduce_fx="sum", sync_dist=True)
+
+
+def measure(folder: str, devices: int, size: int) -> None:
+    """Writes what a trainer measures of random scores on some processes."""
+    generator = torch.Generator().manual_seed(size)
+    probabilities = torch.rand(size, 3, generator=generator).softmax(1)
+    labels = torch.randint(3, (size,), generator=generator)
+    strategy = "ddp_fork" if devices > 1 else "auto"
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=devices,
+        strategy=strategy,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    data = TensorDataset(probabilities, labels)
+    loader = ExactDataLoader(data, trainer, batch_size=4 * devices)
+    [result] = trainer.test(Scores(), loader, verbose=False)
+    torch.save((result, probabilities, labels), Path(folder, "result.pt"))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [23, 40])
+def test_stock_metrics_count_each_sample_once_on_any_number_of_processes(devices, size, tmp_path):
+    assert in_a_fork(measure, str(tmp_path), devices, size) == 0
+    result, probabilities, labels = torch.load(tmp_path / "result.pt", weights_only=True)
+    assert result["count"] == size
+    assert result["accuracy"] == pytest.approx(accuracy_score(labels, probabilities.argmax(1)))
+    expected = roc_auc_score(labels, probabilities, multi_class="ovr")
+    assert result["auroc"] == pytest.approx(expected, abs=1e-6)
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "batch_size", "shuffle", "message"),
+    [
+        (Endless(), 2, False, "dataset must be map-style with a length, got Endless"),
+        (range(10), 3, False, "batch_size must be a multiple of 2, the number of devices, got 3"),
+        (range(10), 12, True, "batch_size must be at most 10, the number of samples, got 12"),
+        (range(1), 2, False, "dataset must be at least 2 samples, one a device, got 1"),
+    ],
+)
+def test_what_cannot_be_loaded_exactly_is_refused(dataset, batch_size, shuffle, message):
+    trainer = Trainer(accelerator="cpu", devices=2, logger=False, enable_checkpointing=False)
+    with pytest.raises(UserError, match=message):
+        ExactDataLoader(dataset, trainer, batch_size, shuffle)
+
+
+def test_a_run_without_a_checkpoint_begins_and_one_with_a_damaged_one_takes_the_one_before(
+    tmp_path, capsys
+):
+    assert newest_checkpoint(tmp_path) is None
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    torch.save({"state_dict": {}}, folder / "previous.ckpt")
+    (folder / "last.ckpt").write_bytes((folder / "previous.ckpt").read_bytes()[:-9])
+    assert newest_checkpoint(tmp_path) == folder / "previous.ckpt"
+    assert "last.ckpt' is damaged" in capsys.readouterr().err
+    (folder / "previous.ckpt").unlink()
+    with pytest.raises(UserError, match="is damaged"):
+        newest_checkpoint(tmp_path)

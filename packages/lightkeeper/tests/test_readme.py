@@ -1,0 +1,28 @@
+"""The README's script runs as it stands, and goes on where it was stopped."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+# of Lightning's own ModelCheckpoint
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_the_script_of_the_readme_trains_and_resumes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module, script = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(re.findall(r"# \d$", script, re.MULTILINE)) <= 6
+    data = TensorDataset(torch.randn(96, 20), torch.randint(3, (96,)))
+    steps = list[tuple[int, bool]]()
+    for epochs in (1, 2):
+        names: dict[str, Any] = {"train_set": data, "val_set": data}
+        exec(module + script.replace("max_epochs=10", f"max_epochs={epochs}"), names)
+        steps.append(
+            (names["trainer"].global_step, "val/accuracy" in names["trainer"].callback_metrics)
+        )
+    assert steps == [(3, True), (6, True)]
