@@ -7,6 +7,7 @@ import traceback
 
 import pytest
 from lightkeeper.cli._entry import describe_error as explain, one_line_errors
+from lightkeeper.exact import UserError
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.loggers import CSVLogger

@@ -77,7 +77,7 @@ def correct_progress(trainer: Trainer) -> None:
     metric at the end of the epoch.
     """
     loop = trainer.fit_loop.epoch_loop
-    # not by way of the property of the first, which makes that True with --trainer.max_steps
+    # not by way of the property of the first, which makes that True with a limit of steps
     trainer.fit_loop._restarting = loop.restarting = False
     loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
     by_hand = (
