@@ -10,12 +10,36 @@ from typing import Any
 
 from lightkeeper.exact import UserError
 from torch import Tensor
+from torch.nn import functional as F
 from torchmetrics import Metric
 from torchmetrics.classification import BinarySensitivityAtSpecificity, MulticlassAUROC
 from torchmetrics.functional.classification import binary_recall, binary_specificity
 from torchmetrics.utilities import dim_zero_cat
 
 from project.model import ImageClassifier
+from project.model.metrics import Accuracy, MacroF1
+
+
+class Decided:
+    """Mixin: decides for the positive class from a threshold on that was chosen before."""
+
+    chosen: float | None = None
+    positive = 1
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Counts decisions; without a threshold, the more probable class."""
+        if self.chosen is not None:
+            is_positive = (preds[:, self.positive] >= self.chosen).long()
+            preds = F.one_hot(is_positive if self.positive else 1 - is_positive, 2).to(preds)
+        super().update(preds, target)  # type: ignore[misc]  # of the metric
+
+
+class DecidedAccuracy(Decided, Accuracy):
+    """Accuracy of these decisions."""
+
+
+class DecidedF1(Decided, MacroF1):
+    """F1 of these decisions."""
 
 
 class OperatingPoint(BinarySensitivityAtSpecificity):
@@ -56,9 +80,11 @@ class BinaryClassifier(ImageClassifier):
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Adds both metrics; of two classes, torchmetrics' AUROC of each is the same."""
-        point = OperatingPoint(min_specificity=0.95)
-        point.positive = self.positive
-        return super().configure_metrics() | {"auroc": MulticlassAUROC(2), "sensitivity": point}
+        metrics: dict[str, Any] = {"accuracy": DecidedAccuracy(2), "f1": DecidedF1(2)}
+        metrics["sensitivity"] = OperatingPoint(min_specificity=0.95)
+        for metric in metrics.values():
+            metric.positive = self.positive
+        return metrics | {"auroc": MulticlassAUROC(2)}
 
     @property
     def threshold(self) -> float | None:
@@ -67,7 +93,9 @@ class BinaryClassifier(ImageClassifier):
 
     def on_test_epoch_start(self) -> None:
         """Has the test take the threshold of the validation set."""
-        self.test_metrics["sensitivity"].chosen = self.threshold
+        super().on_test_epoch_start()
+        for name in ("accuracy", "f1", "sensitivity"):
+            self.test_metrics[name].chosen = self.threshold
 
     def predicted(self, probabilities: Tensor, split: Any = "test") -> Tensor:
         """Returns each image's class, int64 (N,): the positive one from the threshold on."""

@@ -28,9 +28,9 @@ class CenterLossClassifier(ImageClassifier):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Measures the batch and returns its mean loss."""
-        batch = self.as_batch(batch)
-        logits, features = self.logits_and_features(batch.images)
-        distances = (features.float() - self.centers[batch.labels]).square().sum(1)
-        losses = self.loss(logits, batch.labels) + self.center_weight / 2 * distances
-        self.measure("train", logits, batch.labels, losses)
+        images, labels = batch[0], batch[1]
+        logits, features = self.logits_and_features(images)
+        distances = (features.float() - self.centers[labels]).square().sum(1)
+        losses = self.loss(logits, labels) + self.center_weight / 2 * distances
+        self.measure("train", logits, labels, losses)
         return losses.mean()

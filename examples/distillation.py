@@ -36,12 +36,12 @@ class Student(ImageClassifier):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Measures the batch and returns its mean loss."""
-        batch, t = self.as_batch(batch), self.temperature
-        logits, wanted = self(batch.images), self.teachers[0](batch.images)
+        images, labels, t = batch[0], batch[1], self.temperature
+        logits, wanted = self(images), self.teachers[0](images)
         soft = (
             F.kl_div((logits / t).log_softmax(1), (wanted / t).softmax(1), reduction="none").sum(1)
             * t**2
         )
-        losses = (self.loss(logits, batch.labels) + soft) / 2
-        self.measure("train", logits, batch.labels, losses)
+        losses = (self.loss(logits, labels) + soft) / 2
+        self.measure("train", logits, labels, losses)
         return losses.mean()

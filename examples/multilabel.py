@@ -47,6 +47,12 @@ class MultilabelClassifier(ImageClassifier):
             "mAP": MultilabelAveragePrecision(num_classes, ignore_index=-1),
         }
 
+    def on_test_epoch_start(self) -> None:
+        """Has the test decide by the thresholds of the validation set."""
+        super().on_test_epoch_start()
+        chosen = [(self.thresholds or {}).get(name, 0.5) for name in self.class_names]
+        self.test_metrics["accuracy"].thresholds = self.test_metrics["f1"].thresholds = chosen
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """That of each class, float (N, classes)."""
         return logits.sigmoid()

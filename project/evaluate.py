@@ -72,16 +72,17 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         """Prints the metrics of each class, which it adds, then those of the whole split."""
         if self.config.output_predictions is not None:
             self.write_predictions(self.config.output_predictions)
-        rates = class_rates(metrics)
-        metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
-        self.say(f"{class_table(self.model.class_names, rates)}\n")
+        if "confusion_matrix" in metrics:  # not where steps measure something else
+            rates = class_rates(metrics)
+            metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
+            self.say(f"{class_table(self.model.class_names, rates)}\n")
         self.say(metrics_table({split: metrics}))
 
     def write_predictions(self, path: Path_fc) -> None:
         """Writes a row for each image."""
         predictions = self.model.predictions
         if predictions is None:
-            raise UserError("--output_predictions needs a model whose steps measure with indices")
+            raise UserError("--output_predictions needs a model whose steps return logits")
         known, correct = predictions.known.tolist(), predictions.correct.tolist()
         confidence = predictions.confidence.numpy()  # float32, which has the shortest text
         with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:

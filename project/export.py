@@ -38,9 +38,15 @@ def main(options: Namespace) -> None:
 
     from project.analysis.page import model_card
     from project.model import ImageClassifier
-    from project.model.formats import load_onnx, load_pt2, write_onnx, write_pt2
-    from project.model.inference import ProbabilityNetwork
-    from project.model.timm_folder import load_folder, write_folder
+    from project.model.formats import (
+        ProbabilityNetwork,
+        load_onnx,
+        load_pt2,
+        write_folder,
+        write_onnx,
+        write_pt2,
+    )
+    from project.model.timm_folder import load_folder
 
     def write_folder_with_card(network: Any, model: ImageClassifier, folder: Any) -> None:
         write_folder(network, model, folder)

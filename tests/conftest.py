@@ -52,6 +52,7 @@ SMALL = ["--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"]
 MULTILABEL = ["--model=examples.multilabel.MultilabelClassifier", "--monitor=val/mAP"]
 PAIRS = ["--data=examples.multilabel.FlowerPairs", *TINY_DATA]
 RUN = Path("runs/run")
+BEST = RUN / "checkpoints" / "best.ckpt"
 LAST = RUN / "checkpoints" / "last.ckpt"
 
 

@@ -13,8 +13,7 @@ from lightkeeper.images._checkpoint import ABOUT
 
 from project import export
 from project.model import ImageClassifier
-from project.model.formats import load_onnx, load_pt2, write_onnx
-from project.model.inference import ProbabilityNetwork
+from project.model.formats import ProbabilityNetwork, load_onnx, load_pt2, write_onnx
 from tests.conftest import ROOT, call, cases, classifier, draw_image, load, one_line
 from tests.test_predict import by_torchvision
 
@@ -97,7 +96,7 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return super().forward(images) + 2e-4
 
-    monkeypatch.setattr("project.model.inference.ProbabilityNetwork", Tampered)
+    monkeypatch.setattr("project.model.formats.ProbabilityNetwork", Tampered)
     (tmp_path / "odd.pt2").write_bytes(b"before")
     with pytest.raises(UserError, match="probabilities differ by up to"):
         run(place / "odd.ckpt", tmp_path / "odd.pt2", "--overwrite")

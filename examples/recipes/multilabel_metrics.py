@@ -1,7 +1,10 @@
 """Metrics of images with any number of classes, beside those of torchmetrics.
 
-``project/model/metrics.py`` says what each ``update`` takes. A label of -1 is unknown.
+``project/model/metrics.py`` says what each ``update`` takes. A label of -1 is unknown. An image has
+a class if its probability is above the class's threshold.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +15,17 @@ from project.model.metrics import Counts, macro_f1
 _EDGES = (torch.arange(1, 896) / 32 - 14).sigmoid()
 
 
-class ExactMatch(Counts):
+class Thresholded(Counts):
+    """Counts decisions by ``thresholds``: those of each class, or 0.5."""
+
+    thresholds: Sequence[float] = (0.5,)
+
+    def decide(self, preds: Tensor) -> Tensor:
+        """Returns a 1 for each class of an image, int64 (N, classes)."""
+        return (preds > torch.tensor(self.thresholds, device=preds.device)).long()
+
+
+class ExactMatch(Thresholded):
     """The share of images with all their classes predicted and no other.
 
     Unknown labels, -1, do not count.
@@ -21,8 +34,9 @@ class ExactMatch(Counts):
     def __init__(self) -> None:
         super().__init__(2)
 
-    def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
+    def update(self, preds: Tensor, target: Tensor) -> None:
         """Counts correct and all images."""
+        predicted = self.decide(preds)
         self.counts[0].add_(((target == predicted) | (target < 0)).all(1).sum())
         self.counts[1].add_(len(target))
 
@@ -32,7 +46,7 @@ class ExactMatch(Counts):
         return {"accuracy": correct / max(total, 1), "correct": correct, "total": total}
 
 
-class MultilabelF1(Counts):
+class MultilabelF1(Thresholded):
     """Mean F1 over the classes that occur among labels or predictions.
 
     Torchmetrics counts an absent class as 0.
@@ -41,9 +55,9 @@ class MultilabelF1(Counts):
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes, 2, 2)
 
-    def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
+    def update(self, preds: Tensor, target: Tensor) -> None:
         """Counts classes as true or not and predicted or not, unless unknown, -1."""
-        cells = 2 * _rows(target) + predicted
+        cells = 2 * _rows(target) + self.decide(preds)
         self.counts.view(-1).scatter_add_(0, cells.flatten(), (target >= 0).flatten().long())
 
     def compute(self) -> dict[str, object]:

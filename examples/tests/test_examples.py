@@ -28,7 +28,7 @@ from examples.streaming import StreamingDataModule
 from examples.tests.files import write_coco, write_pets
 from project.data import FolderDataModule
 from project.model import ImageClassifier
-from project.model.inference import ProbabilityNetwork
+from project.model.formats import ProbabilityNetwork
 from tests.conftest import (
     QUIET,
     ROOT,

@@ -9,8 +9,7 @@ from lightkeeper.exact import UserError
 from lightkeeper.images._files import prepare
 from scipy.special import expit
 
-from project.model.formats import metadata, trace
-from project.model.inference import ProbabilityNetwork
+from project.model.formats import ProbabilityNetwork, metadata, trace
 from tests.conftest import (
     MULTILABEL,
     PAIRS,

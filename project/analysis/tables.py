@@ -28,10 +28,10 @@ def metrics_table(columns: Mapping[str, Metrics]) -> str:
                 f"{metrics[name]:.2%} ({metrics[count]}/{metrics['total']})"
                 for metrics in columns.values()
             ]
-    rows["macro F1"] = [f"{metrics['f1']:.4f}" for metrics in columns.values()]
-    for name in added_metrics(columns):
-        rows[name] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
-    rows["loss"] = [f"{metrics['loss']:.4f}" for metrics in columns.values()]
+    for name in ("f1", *added_metrics(columns), "loss"):
+        if all(name in metrics for metrics in columns.values()):
+            heading = "macro F1" if name == "f1" else name
+            rows[heading] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
     width = max(10, *(len(name) + 2 for name in rows))
     return "\n".join(
         f"  {name:<{width}}" + "".join(f"{cell:>24}" for cell in cells)
@@ -42,13 +42,12 @@ def metrics_table(columns: Mapping[str, Metrics]) -> str:
 def added_metrics(columns: Mapping[str, Metrics]) -> list[str]:
     """Names the metrics that a user's classifier adds and that all splits have."""
     known = {"accuracy", "top5", "f1", "loss"}
-    first, *others = columns.values()
     return [
         name
-        for name, value in first.items()
+        for name, value in next(iter(columns.values()), {}).items()
         if isinstance(value, float)
         and name not in known
-        and all(name in metrics for metrics in others)
+        and all(name in metrics for metrics in columns.values())
     ]
 
 

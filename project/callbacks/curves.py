@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from lightkeeper.exact import note
+from lightkeeper.exact import is_logged, note
 from lightkeeper.images import ImageDataModule
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
@@ -60,7 +60,7 @@ class ImagesPerSecond(Callback):
         self._batches += 1
         if not self._estimated:
             self._estimate(trainer)
-        if pl_module.is_logging:
+        if is_logged(trainer):
             images = self._batches * len(batch[0]) * trainer.world_size
             pl_module.log("train/images_per_second", images / (time.perf_counter() - self._since))
             self.on_train_epoch_start(trainer, pl_module)
@@ -97,5 +97,5 @@ class LearningRate(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: object, batch: object, batch_idx: int
     ) -> None:
         """Logs the learning rate."""
-        if pl_module.is_logging:
+        if is_logged(trainer):
             pl_module.log("learning_rate", self._rate)

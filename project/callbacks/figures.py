@@ -48,7 +48,7 @@ class FirstBatchPlot(Callback):
         """Draws the first ``count`` images of the run's first batch."""
         if trainer.global_step > 0 or batch_idx > 0:
             return
-        images, labels = pl_module.as_batch(batch)[:2]
+        images, labels = batch[0], batch[1]
         if images.dim() == 4:  # not features, computed before
 
             def draw() -> Figure:  # reading from the device waits, so only if a logger draws
@@ -68,8 +68,9 @@ class ConfusionMatrixPlot(Callback):
         if trainer.state.fn == "fit" and (trainer.current_epoch + 1) % every:
             return
         split = "test" if trainer.testing else "val"
-        results = pl_module.results.get(split)
-        if trainer.sanity_checking or results is None or not pl_module.has_one_class:
+        results = pl_module.results.get(split, {})
+        is_known = "confusion_matrix" in results and pl_module.has_one_class
+        if trainer.sanity_checking or not is_known:
             return
         matrix = torch.tensor(results["confusion_matrix"])
         log_figure(
@@ -116,7 +117,7 @@ class PlotFiles(Callback):
         """Draws curves if TensorBoard logs them, and the rates of up to 100 classes."""
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        test = pl_module.results.get("test")
+        test = pl_module.results.get("test", {})
         names = pl_module.class_names
         run = Path(trainer.default_root_dir)
         figures: dict[str, Figure] = {}
@@ -124,11 +125,12 @@ class PlotFiles(Callback):
             if isinstance(logger, TensorBoardLogger):
                 logger.save()
                 figures["curves"] = plots.curves_figure(plots.read_curves(run))
+        is_known = "confusion_matrix" in test
         # a multi-label model has one matrix for each class
-        if test is not None and pl_module.has_one_class:
+        if is_known and pl_module.has_one_class:
             matrix = torch.tensor(test["confusion_matrix"])
             figures["confusion_matrix"] = plots.confusion_figure(matrix, names)
-        if test is not None and len(names) <= 100:  # more bars would be illegible
+        if is_known and len(names) <= 100:  # more bars would be illegible
             figures["classes"] = plots.class_figure(class_rates(test), names)
         (run / "plots").mkdir(exist_ok=True)
         for name, figure in figures.items():

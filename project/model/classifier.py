@@ -1,11 +1,26 @@
 """The LightningModule: a network of ``uint8`` images, its loss, its metrics and its optimizer."""
 
 import copy
-from collections.abc import Sequence
-from typing import Any, Self, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
-from lightkeeper.images import ClassifierModule, Preprocessing
+from lightkeeper.exact import UserError, is_logged
+from lightkeeper.images import (
+    Prediction,
+    Predictions,
+    Preprocessing,
+    classifier_callbacks,
+    load_model,
+    predict_files,
+    read_weights,
+    require_class_names,
+)
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import ModelPruning
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -14,22 +29,32 @@ from torch.optim import SGD
 from torchmetrics import Metric
 
 from project.model.freezing import freeze_layers, set_frozen_to_eval
-from project.model.inference import Views, evaluation_logits, exact_logits
+from project.model.inference import Views, exact_logits, logits_and_features, mean_logits
 from project.model.losses import CrossEntropy, Loss
-from project.model.metrics import Accuracy, MacroF1, MeanLoss, TopKAccuracy
+from project.model.metrics import (
+    Accuracy,
+    MacroF1,
+    MeanLoss,
+    Results,
+    SetMetrics,
+    TopKAccuracy,
+)
 from project.model.networks import (
     build_network,
     detect_memory_format,
     head,
+    set_memory_format,
     with_channels,
 )
-from project.model.normalize import Normalization, resized
+from project.model.normalize import Normalization
 from project.model.optimizers import build_optimizer
 from project.model.pretrained import start_from
 from project.model.schedules import CosineWithWarmup, Interval, build_schedule
 
+Split = Literal["train", "val", "test"]
 
-class ImageClassifier(ClassifierModule):
+
+class ImageClassifier(LightningModule):
     """Classifies images with any network.
 
     Train it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any
@@ -37,6 +62,15 @@ class ImageClassifier(ClassifierModule):
     decides on order and augmentation itself; on several devices, Lightning makes it repeat some
     images, so that each has as many. A subclass overrides ``loss``, or, for a loss on
     features, ``training_step`` (examples/center_loss.py). All its parameters are trained.
+
+    Steps update metrics; ``self.log`` has the mean of training's since the last logged step, and
+    those of whole evaluations, which are in ``results``, too.
+
+    Attributes:
+        results: The newest metrics of ``val`` and ``test``, with counts, matrices and lists.
+        predictions: Those of the newest evaluation outside ``fit``, in the first process.
+        about: What the checkpoint that was loaded says of itself.
+        thresholds: The probability above which an image has each class, if validation chooses it.
 
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the
@@ -57,8 +91,8 @@ class ImageClassifier(ClassifierModule):
         freeze: ``backbone`` trains the head alone; the name of a block, such as ``layer4``, trains
             that block and all after it. Frozen layers keep the running statistics of BatchNorm,
             too.
-        loss: A loss that takes logits and labels and returns one for each image. Validation and
-            test always measure cross entropy, so that runs can be compared.
+        loss: A loss that takes logits and labels and returns one for each image, or their mean.
+            Validation and test always measure cross entropy, so that runs can be compared.
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
         lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as
             training.
@@ -74,6 +108,12 @@ class ImageClassifier(ClassifierModule):
         exact_evaluation: Advanced: True evaluates in float32, false in training's precision; by
             default false in GPUs' training.
     """
+
+    has_one_class: ClassVar[bool] = True
+    """True if each image has one class; otherwise any number: labels (N, classes) of 0 and 1."""
+    not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
+    """Arguments that a checkpoint leaves out: classes, and files that may be gone."""
+    read_weights = staticmethod(read_weights)
 
     def __init__(
         self,
@@ -103,6 +143,7 @@ class ImageClassifier(ClassifierModule):
         if "arch" in self.hparams:  # not where a subclass decides on the network
             self.hparams["arch"] = arch  # a later default must not change what a checkpoint means
         self.class_names, self.preprocessing = list(class_names), preprocessing
+        require_class_names(self.class_names)
         self.arch, self.arch_args = arch, arch_args
         self.criterion = copy.deepcopy(loss)
         self.optimizer, self.layer_decay = optimizer, layer_decay
@@ -121,9 +162,16 @@ class ImageClassifier(ClassifierModule):
         if freeze is not None:
             freeze_layers(self.network, freeze, num_classes)
         self.normalization = Normalization(preprocessing)
-        self.add_metrics()
-        self.train_image_size: int | None = None
-        """Pixels that training images are resized to; None leaves them as they are."""
+        metrics = self.configure_metrics()
+        trained = {name: metrics[name] for name in metrics if name in ("loss", "accuracy")}
+        self.train_metrics = copy.deepcopy(SetMetrics(trained))
+        self.val_metrics = SetMetrics(metrics)
+        self.test_metrics = copy.deepcopy(self.val_metrics)
+        self.results: dict[str, Results] = {}
+        self.predictions: Predictions | None = None
+        self.about: dict[str, Any] = {}
+        self.thresholds: dict[str, float] | None = None
+        self._is_fitting = False
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalises images, (N, channels, height, width), and returns logits, (N, classes).
@@ -138,44 +186,62 @@ class ImageClassifier(ClassifierModule):
             raise TypeError(
                 f"images must be {pixels}, got {images.dtype}; see torchvision's to_dtype"
             )
-        images = resized(images, self.train_image_size if self.training else None)
         x = self.normalization(images, like=next(self.network.parameters()))
         logits: Tensor = self.network(x.contiguous(memory_format=self.memory_format))
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Returns each image's loss, (N,), for labels (N,) or soft ones (N, classes)."""
+        """Returns each image's loss, (N,), or their mean, for labels (N,) or soft (N, classes)."""
         losses: Tensor = self.criterion(logits, labels)
         return losses
 
+    def setup(self, stage: str) -> None:
+        """Prepares the loss, which may need to know the data, and compiles the network."""
+        self._is_fitting = stage == "fit"
+        if stage != "fit":
+            return
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        if any(isinstance(part, ModelPruning) for part in callbacks):  # which flattens weights
+            self.memory_format = set_memory_format(self.network, torch.contiguous_format)
+        if prepare := getattr(self.criterion, "prepare", None):
+            prepare(self.trainer.datamodule, self.class_names)  # type: ignore[attr-defined]
+        if self.compile_network:
+            self.network.compile()  # in place, so that the names of the weights stay
+
+    def teardown(self, stage: str) -> None:
+        """Evaluates exactly after training."""
+        self._is_fitting = False
+
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Updates the metrics, which the base class logs, and returns the mean loss."""
-        batch = self.as_batch(batch)
-        logits = self(batch.images)
-        losses = self.loss(logits, batch.labels)
-        self.measure("train", logits, batch.labels, losses)
-        return losses.mean()
+        """Updates the metrics and returns the mean loss."""
+        images, labels = batch[0], batch[1]
+        logits = self(images)
+        loss = self.loss(logits, labels)
+        self.measure("train", logits, labels, loss)
+        return loss.mean()
 
-    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
+    def validation_step(
+        self, batch: Sequence[Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> Tensor:
         """Updates the metrics and returns logits, float (N, classes), of one view."""
-        batch = self.as_batch(batch)
-        logits = exact_logits(self, batch.images)
-        losses = self.evaluation_loss(logits, batch.labels)
-        self.measure("val", logits, batch.labels, losses, batch.indices)
+        images, labels = batch[0], batch[1]
+        logits = self.evaluation_logits(images)
+        self.measure("val", logits, labels, self.evaluation_loss(logits, labels))
         return logits
 
-    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
+    def test_step(self, batch: Sequence[Tensor], batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Updates the metrics and returns logits, float (N, classes), averaged over views."""
-        batch = self.as_batch(batch)
-        logits = evaluation_logits(self, batch.images)
-        losses = self.evaluation_loss(logits, batch.labels)
-        self.measure("test", logits, batch.labels, losses, batch.indices)
+        images, labels = batch[0], batch[1]
+        logits = self.evaluation_logits(images, self.test_time_augmentation)
+        self.measure("test", logits, labels, self.evaluation_loss(logits, labels))
         return logits
 
-    def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
+    def predict_step(
+        self, batch: Tensor | Sequence[Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> Tensor:
         """Returns each image's probabilities, float (N, classes); a batch needs no labels."""
         images = batch if isinstance(batch, Tensor) else batch[0]
-        return self.probabilities(evaluation_logits(self, images))
+        return self.probabilities(self.evaluation_logits(images, self.test_time_augmentation))
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Returns all metrics by name.
@@ -183,16 +249,97 @@ class ImageClassifier(ClassifierModule):
         To add one: ``return super().configure_metrics() | {"auroc": MulticlassAUROC(10)}``.
 
         Each takes probabilities, float32 (N, classes), and the data's labels, int64 (N,) if each
-        image has one class. Training computes loss and accuracy alone. The constructor calls this
-        after it has set ``class_names``.
+        image has one class; ``loss`` takes losses. Training computes loss and accuracy alone.
+        ``compute`` may return a dict, of which fractions are logged and all else is only recorded.
+        The constructor calls this after it has set ``class_names``.
         """
         num_classes = len(self.class_names)
         metrics = {
             "loss": MeanLoss(),
-            "accuracy": Accuracy(),
+            "accuracy": Accuracy(num_classes),
             "f1": MacroF1(num_classes),
         }
         return metrics if num_classes <= 5 else metrics | {"top5": TopKAccuracy(5)}
+
+    def measure(self, split: Split, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
+        """Updates the metrics of a set by a batch.
+
+        In evaluation, images without a label, -1, are left out. Soft labels are rounded.
+
+        Args:
+            split: ``train``, ``val`` or ``test``.
+            logits: float (N, classes).
+            labels: int64 (N,) or (N, classes); in training perhaps soft, float (N, classes).
+            loss: Each image's, float (N,), or the mean.
+        """
+        if loss.shape not in ((), (len(labels),)):
+            raise UserError(
+                f"must return each image's loss, of shape ({len(labels)},), or their mean, got"
+                f" {tuple(loss.shape)}",
+                "loss",
+            )
+        logits, losses = logits.detach().float(), loss.detach().expand(len(labels))
+        if labels.is_floating_point():
+            labels = labels.argmax(1) if self.has_one_class else labels.round().long()
+        if split != "train":  # where looking would wait for the device
+            known = labels.view(len(labels), -1).amax(1) >= 0
+            logits, labels, losses = logits[known], labels[known], losses[known]
+        self.metrics_of(split).update(self.probabilities(logits), labels, losses)
+
+    def metrics_of(self, split: Split) -> SetMetrics:
+        """Returns ``train_metrics``, ``val_metrics`` or ``test_metrics``."""
+        return cast(SetMetrics, getattr(self, f"{split}_metrics"))
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Logs the mean over the steps since the last time, as each step's would take longer."""
+        if is_logged(self.trainer):
+            numbers = self.train_metrics.numbers(self.train_metrics.conclude()).items()
+            # on the CPU, where a progress bar reads them in each step without waiting
+            values = {f"train/{name}": torch.tensor(value) for name, value in numbers}
+            self.log_dict(values, prog_bar=True)
+
+    @property
+    def _evaluated(self) -> Split:
+        return "test" if self.trainer.testing else "val"
+
+    def on_validation_epoch_start(self) -> None:
+        """Forgets an evaluation that was stopped."""
+        self.metrics_of(self._evaluated).conclude()
+
+    def on_validation_batch_start(
+        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Measures each loader by itself."""
+        self.metrics_of(self._evaluated).begin_loader(dataloader_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the metrics of the whole evaluation, and keeps them in ``results``."""
+        split = self._evaluated
+        results = self.metrics_of(split).conclude()
+        monitors = [getattr(part, "monitor", None) for part in self.trainer.checkpoint_callbacks]
+        for name, value in self.val_metrics.numbers(results).items():
+            self.log(
+                f"{split}/{name}",
+                value,
+                prog_bar=f"{split}/{name}" in ("val/loss", "val/accuracy", *monitors),
+                # all processes have the same results; "max" does not round, as a mean could
+                sync_dist=True,
+                rank_zero_only=True,
+                add_dataloader_idx=False,
+                reduce_fx="max",
+            )
+        if not results or self.trainer.sanity_checking:
+            return
+        chosen = results.pop("thresholds", None)
+        if split == "val":
+            self.thresholds = dict(zip(self.class_names, chosen, strict=True)) if chosen else None
+        elif self.thresholds:
+            results["thresholds"] = [*self.thresholds.values()]
+        self.results[split] = results
+
+    on_test_epoch_start = on_validation_epoch_start
+    on_test_batch_start = on_validation_batch_start
+    on_test_epoch_end = on_validation_epoch_end
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Builds the optimizer of all parameters that require gradients, and its schedule."""
@@ -202,6 +349,34 @@ class ImageClassifier(ClassifierModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
+    def configure_callbacks(self) -> list[Callback]:
+        """Adds what describes checkpoints, resumes runs and collects predictions, where absent."""
+        return classifier_callbacks(self.trainer)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes over what a checkpoint says of itself."""
+        self.about = checkpoint.get("about", {})
+        self.thresholds = self.about.get("thresholds")
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # a file could name what is imported
+        cls,
+        checkpoint_path: str | Path,
+        map_location: torch.device | str | None = None,
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: Literal[True] | None = None,  # noqa: ARG003  # as for Lightning's
+        **kwargs: Any,
+    ) -> Self:
+        """Builds the model of a checkpoint, which imports and runs nothing: ``load_model``."""
+        return load_model(cls, checkpoint_path, map_location, hparams_file, strict, **kwargs)
+
+    def evaluation_logits(self, images: Tensor, views: Views | None = None) -> Tensor:
+        """Returns exact logits, averaged over views of each image, unless training is faster."""
+        is_slow = self._is_fitting and images.device.type == "cuda"  # several times in float32
+        exact = not is_slow if self.exact_evaluation is None else self.exact_evaluation
+        return mean_logits(partial(exact_logits, self, exact=exact), images, views)
+
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns each image's cross entropy, float32 (N,); 0 for labels of -1."""
         return F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
@@ -209,6 +384,29 @@ class ImageClassifier(ClassifierModule):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Converts logits to probabilities, float (N, classes), by default by softmax."""
         return logits.softmax(1)
+
+    def predicted(self, probabilities: Tensor, split: Split = "test") -> Tensor:
+        """Returns each image's most probable class, int64 (N,), or a 1 for each of its classes.
+
+        With any number of classes, int64 (N, classes). Validation counts a class above 0.5, the
+        test and all use after training above ``thresholds``.
+        """
+        if self.has_one_class:
+            return probabilities.argmax(1)
+        chosen = self.thresholds if split == "test" else None
+        thresholds = [chosen[name] if chosen else 0.5 for name in self.class_names]
+        return (probabilities > torch.tensor(thresholds, device=probabilities.device)).long()
+
+    def label_names(self, label: Tensor) -> str:
+        """Names the class of an image, int64 (), or all classes that it has a share of."""
+        if label.dim() == 0:
+            return self.class_names[label]
+        positions = (label > 0).nonzero().flatten()
+        return " ".join(self.class_names[position] for position in positions)
+
+    def predict_files(self, paths: Sequence[str | Path], batch_size: int = 64) -> list[Prediction]:
+        """Labels image files, prepared as the preprocessing says, in their order."""
+        return predict_files(self, paths, batch_size)
 
     @property
     def network_head(self) -> nn.Linear | nn.Conv2d:
@@ -218,12 +416,7 @@ class ImageClassifier(ClassifierModule):
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Returns logits and features, the head's input, of one uncompiled forward pass."""
-        features: list[Tensor] = []
-        hook = self.network_head.register_forward_pre_hook(
-            lambda _, inputs: features.append(inputs[0])
-        )
-        with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
-            return self(images), features[-1]
+        return logits_and_features(self, self.network_head, images)
 
     def train(self, mode: bool = True) -> Self:
         """Switches between training and evaluation mode; frozen layers stay in evaluation mode."""
@@ -231,3 +424,18 @@ class ImageClassifier(ClassifierModule):
         if mode and self.frozen is not None:
             set_frozen_to_eval(self.network, self.frozen, len(self.class_names))
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out default functions, which cannot be pickled, for ``ddp_spawn``."""
+        state = super().__getstate__().items()
+        return {name: value for name, value in state if value is not _DEFAULTS.get(name, self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restores them."""
+        super().__setstate__({**_DEFAULTS, **state})  # type: ignore[no-untyped-call]
+
+
+_DEFAULTS: dict[str, Callable[..., Any]] = {
+    name: signature(ImageClassifier).parameters[name].default
+    for name in ("optimizer", "lr_scheduler")
+}

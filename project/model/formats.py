@@ -1,18 +1,65 @@
-"""The files that export writes, ONNX and torch's own: with metadata inside, and loaded again."""
+"""The network that is exported, and its files: ONNX, torch's own, and timm's folder."""
 
 import io
 import json
 import logging
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightkeeper.exact import UserError
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
+
+from project.model.inference import mean_logits
+from project.model.networks import TIMM
+from project.model.normalize import Normalization
+from project.model.timm_folder import to_timm
 
 if TYPE_CHECKING:
     from project.model.classifier import ImageClassifier
+
+
+class ProbabilityNetwork(nn.Module):
+    """A copy of a model for export: from pixels to probabilities, in float32 on the CPU."""
+
+    def __init__(self, model: "ImageClassifier") -> None:
+        super().__init__()
+        self.network = (
+            deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
+        )
+        for module in filter(is_parametrized, [*self.network.modules()]):  # such as LoRA's
+            _merge_parametrizations(module)
+        self._probabilities = model.probabilities
+        self._views = model.test_time_augmentation
+        statistics = Normalization(model.preprocessing)
+        self.mean = nn.Buffer(statistics.mean)
+        self.std = nn.Buffer(statistics.std)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalises and classifies images (N, channels, crop, crop), as the preprocessing says."""
+        probabilities: Tensor = self._probabilities(
+            mean_logits(self._classify, images, self._views)
+        )
+        return probabilities
+
+    def _classify(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network((images.float() - self.mean) / self.std)
+        return logits
+
+
+def _merge_parametrizations(module: Any) -> None:
+    """Replaces a parametrization by its weights, without changing the shared class."""
+    weights = {name: nn.Parameter(getattr(module, name)) for name in module.parametrizations}
+    module.__class__ = type_before_parametrizations(module)
+    del module.parametrizations
+    for name, weight in weights.items():
+        setattr(module, name, weight)
 
 
 def trace(network: nn.Module, model: "ImageClassifier") -> ExportedProgram:
@@ -102,3 +149,56 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     return lambda images: torch.from_numpy(
         session.run(None, {"images": images.contiguous().numpy()})[0]
     )
+
+
+def write_folder(network: nn.Module, model: "ImageClassifier", folder: Path) -> None:
+    """Writes weights and timm's configuration, with preprocessing and class names.
+
+    Args:
+        network: Its submodule ``network`` maps normalised images to logits.
+        model: The model of the checkpoint.
+        folder: A folder that does not exist.
+    """
+    from timm.models import save_for_hf
+
+    twin = _timm_twin(network.get_submodule("network"), model)
+    activation = "softmax" if model.has_one_class else "sigmoid"
+    about: dict[str, object] = {"label_names": model.class_names, "activation": activation}
+    if model.thresholds:
+        about["thresholds"] = [*model.thresholds.values()]
+    save_for_hf(twin, str(folder), about, _timm_args(model), safe_serialization=True)
+    # safetensors writes for its owner alone
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")
+
+
+def _timm_twin(network: nn.Module, model: "ImageClassifier") -> nn.Module:
+    """Builds timm's network of the same name and layers, with the same weights."""
+    import timm
+
+    if model.test_time_augmentation:
+        raise UserError(
+            "--output: this model averages views of each image, which timm does not;"
+            " write an .onnx or .pt2 file"
+        )
+    name = model.arch.removeprefix(TIMM)
+    if timm.is_model(name):
+        twin: nn.Module = timm.create_model(
+            name,
+            num_classes=len(model.class_names),
+            pretrained_cfg_overlay=to_timm(model.preprocessing),
+            **_timm_args(model),
+        )
+        with suppress(RuntimeError):  # it has other layers
+            twin.load_state_dict(network.state_dict())
+            return twin
+    args = f" with {model.arch_args}" if model.arch_args else ""
+    raise UserError(
+        f"--output: timm has no network like {model.arch}{args}; write an .onnx or .pt2 file"
+    )
+
+
+def _timm_args(model: "ImageClassifier") -> dict[str, Any]:
+    """Returns the arguments of timm's network."""
+    channels = len(model.preprocessing["mean"])
+    args = dict(model.arch_args or {}) if model.arch.startswith(TIMM) else {}
+    return args if channels == 3 else args | {"in_chans": channels}

@@ -1,20 +1,13 @@
-"""Inference: exact logits, test-time augmentation, and the network that is exported."""
+"""Inference: exact logits, and test-time augmentation."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
-
-from project.model.normalize import Normalization
-
-if TYPE_CHECKING:
-    from project.model.classifier import ImageClassifier
 
 _HALF_PRECISION = (torch.float16, torch.bfloat16)
 
@@ -22,21 +15,18 @@ Views = Literal["flip", "flip_and_shift"]
 """An image and its mirror image; and also both shifted by a pixel up and left, down and right."""
 
 
-def exact_logits(model: "ImageClassifier", images: Tensor) -> Tensor:
+def exact_logits(model: nn.Module, images: Tensor, exact: bool = True) -> Tensor:
     """Classifies in float32 or float64, so that no result depends on the rest of a batch.
 
-    In bfloat16, near ties are frequent and their order arbitrary; ``model.exact_evaluation`` says
-    whether that is accepted. Half-precision weights, those of ``bf16-true``, are converted, as when
-    a checkpoint is loaded. A single image is computed as two, as a CPU rounds products with a
-    vector and with a matrix differently.
+    In bfloat16, near ties are frequent and their order arbitrary; ``exact=False`` accepts that.
+    Half-precision weights, those of
+    ``bf16-true``, are converted, as when a checkpoint is loaded. A single image is computed as two,
+    as a CPU rounds products with a vector and with a matrix differently.
     """
-    exact: bool | None = model.exact_evaluation
-    if exact is None:  # float32 takes a GPU several times as long
-        exact = not model.is_fitting or images.device.type != "cuda"
-    if not exact:
-        return cast(Tensor, model(images)).float()
     classify: Callable[[Tensor], Tensor] = model
-    if next(model.network.parameters()).dtype in _HALF_PRECISION:
+    if not exact:
+        return classify(images).float()
+    if next(model.parameters()).dtype in _HALF_PRECISION:
         weights = {
             name: value.float()
             for name, value in model.state_dict().items()
@@ -46,7 +36,7 @@ def exact_logits(model: "ImageClassifier", images: Tensor) -> Tensor:
     count = len(images)
     if count == 1:
         images = torch.cat([images, images])
-    with torch.autocast(model.device.type, enabled=False), _without_tf32():
+    with torch.autocast(images.device.type, enabled=False), _without_tf32():
         return classify(images)[:count]
 
 
@@ -59,11 +49,6 @@ def _without_tf32() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.allow_tf32 = before
-
-
-def evaluation_logits(model: "ImageClassifier", images: Tensor) -> Tensor:
-    """Returns exact logits, averaged over the model's views of each image."""
-    return mean_logits(partial(exact_logits, model), images, model.test_time_augmentation)
 
 
 def mean_logits(
@@ -89,38 +74,9 @@ def mean_logits(
     return (logits + shifted) / 2
 
 
-class ProbabilityNetwork(nn.Module):
-    """A copy of a model for export: from pixels to probabilities, in float32 on the CPU."""
-
-    def __init__(self, model: "ImageClassifier") -> None:
-        super().__init__()
-        self.network = (
-            deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
-        )
-        for module in filter(is_parametrized, [*self.network.modules()]):  # such as LoRA's
-            _merge_parametrizations(module)
-        self._probabilities = model.probabilities
-        self._views = model.test_time_augmentation
-        statistics = Normalization(model.preprocessing)
-        self.mean = nn.Buffer(statistics.mean)
-        self.std = nn.Buffer(statistics.std)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Normalises and classifies images (N, channels, crop, crop), as the preprocessing says."""
-        probabilities: Tensor = self._probabilities(
-            mean_logits(self._classify, images, self._views)
-        )
-        return probabilities
-
-    def _classify(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.network((images.float() - self.mean) / self.std)
-        return logits
-
-
-def _merge_parametrizations(module: Any) -> None:
-    """Replaces a parametrization by its weights, without changing the shared class."""
-    weights = {name: nn.Parameter(getattr(module, name)) for name in module.parametrizations}
-    module.__class__ = type_before_parametrizations(module)
-    del module.parametrizations
-    for name, weight in weights.items():
-        setattr(module, name, weight)
+def logits_and_features(model: nn.Module, head: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns a model's logits and its head's input, of one uncompiled forward pass."""
+    features: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
+        return model(images), features[-1]

@@ -1,21 +1,88 @@
 """Metrics that torchmetrics lacks, or computes at ten times the cost, for its collections.
 
-``ImageClassifier.configure_metrics`` lists all metrics. Each ``update`` takes those of its
-arguments that it names: ``preds``, the probabilities, float (N, classes); ``target``, the labels,
-int64 (N,) or (N, classes); and by name ``logits``, ``losses``, float (N,), and ``predicted``, the
-predicted labels. Counts are integers, which add up to the same in any order, so that metrics do not
-depend on how a set is cut into batches and processes.
+``ImageClassifier.configure_metrics`` lists all metrics. Each ``update`` takes probabilities, float
+(N, classes), and labels, int64 (N,) or (N, classes); that of ``loss`` takes losses. Counts are
+integers, which add up to the same in any order, so that metrics do not depend on how a set is cut
+into batches and processes.
 """
 
+from collections.abc import Mapping
 from operator import mul
+from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
-from torchmetrics.classification import MulticlassConfusionMatrix
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 _MOST = 2.0**40
 """The largest loss of a row in the row's units, of which 2^23 images still fit 64 bits."""
+
+
+Results = dict[str, Any]
+"""Numbers, lists and text by metric."""
+
+
+class SetMetrics(MetricCollection):
+    """The metrics of a set, of which ``loss`` takes losses, and all others take labels.
+
+    torchmetrics' own gives all the same arguments, and merges metrics whose states agree after the
+    first batch.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        super().__init__({**metrics}, compute_groups=False)
+        self._loader = 0
+        self._earlier: Results = {}
+        self._is_empty = True
+
+    def update(self, preds: Tensor, target: Tensor, losses: Tensor) -> None:  # type: ignore[override]
+        """Counts a batch; torchmetrics' classes accept no empty one."""
+        self._is_empty = False
+        for name, metric in self.items():
+            if name == "loss":
+                metric.update(losses)
+            elif len(target):
+                metric.update(preds, target)
+
+    def begin_loader(self, loader: int) -> None:
+        """Concludes the loader before, if an evaluation has several."""
+        if loader != self._loader:
+            self._earlier |= self._results()
+            self._loader = loader
+
+    def conclude(self) -> Results:
+        """Computes all over all processes as plain data, and resets; {} if nothing was counted.
+
+        Metrics of loaders after the first have Lightning's suffix of a loader.
+        """
+        results = self._earlier | self._results()
+        self._loader = 0
+        self._earlier = {}
+        return results
+
+    def _results(self) -> Results:
+        values = {} if self._is_empty else self.compute()
+        self._is_empty = True
+        with torch.inference_mode(False):  # else training could not change the new states in place
+            self.reset()
+        suffix = f"/dataloader_idx_{self._loader}" if self._loader else ""
+        return {f"{name}{suffix}": _plain(value) for name, value in values.items()}
+
+    def numbers(self, results: Results) -> dict[str, float]:
+        """Returns what is logged: fractions, and counts only if a metric has their name."""
+        return {
+            name: float(value)
+            for name, value in results.items()
+            if isinstance(value, float) or (isinstance(value, int) and name in self)
+        }
+
+
+def _plain(value: object) -> object:
+    """Returns a number or a list for a tensor."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.item() if value.numel() == 1 else value.tolist()
 
 
 class Counts(Metric):
@@ -44,7 +111,7 @@ class MeanLoss(Counts):
         super().__init__(len(units) + 2)
         self.units = units  # no buffer, which float16 would round
 
-    def update(self, preds: Tensor, target: Tensor, losses: Tensor) -> None:
+    def update(self, losses: Tensor) -> None:
         """Adds up losses, each in the finest units that it fits, images, and non-finite losses."""
         self.units = self.units.to(losses.device)  # once, as a copy waits for the device
         scaled = losses.float()[:, None] / self.units
@@ -63,21 +130,16 @@ class MeanLoss(Counts):
         return float("nan") if not_finite else total / max(images, 1)
 
 
-class Accuracy(Counts):
-    """The share of images classified correctly."""
+class Accuracy(MulticlassAccuracy):
+    """The share of images classified correctly, where torchmetrics divides in float32."""
 
-    def __init__(self) -> None:
-        super().__init__(2)
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes, average="micro", validate_args=False)  # which would wait
 
-    def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
-        """Counts correct and all images."""
-        self.counts[0].add_((predicted == target).sum())
-        self.counts[1].add_(len(target))
-
-    def compute(self) -> float:
+    def compute(self) -> float:  # type: ignore[override]
         """Returns correct / all."""
-        correct, total = self.counts.tolist()
-        return float(correct / max(total, 1))
+        correct, _, _, wrong = (int(count.item()) for count in self._final_state())
+        return correct / max(correct + wrong, 1)
 
 
 class TopKAccuracy(Counts):
@@ -87,9 +149,9 @@ class TopKAccuracy(Counts):
         super().__init__(2)
         self.k = k
 
-    def update(self, preds: Tensor, target: Tensor, logits: Tensor) -> None:
-        """Ranks by logits, as small probabilities are rounded to 0."""
-        self.counts[0].add_((logits.topk(self.k).indices == target[:, None]).sum())
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Counts images whose class is among the ``k`` most probable, and all."""
+        self.counts[0].add_((preds.topk(self.k).indices == target[:, None]).sum())
         self.counts[1].add_(len(target))
 
     def compute(self) -> dict[str, float]:
@@ -109,11 +171,9 @@ class MacroF1(MulticlassConfusionMatrix):
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes, validate_args=False)
 
-    def update(  # type: ignore[override]
-        self, preds: Tensor, target: Tensor, predicted: Tensor
-    ) -> None:
+    def update(self, preds: Tensor, target: Tensor) -> None:
         """Counts pairs of true and predicted class."""
-        cells = target * self.num_classes + predicted
+        cells = target * self.num_classes + preds.argmax(1)
         self.confmat.view(-1).scatter_add_(0, cells, torch.ones_like(cells))
 
     def compute(self) -> dict[str, object]:  # type: ignore[override]

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 import torchvision
 from lightkeeper.exact import UserError
+from lightkeeper.images import allow_module
 from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]
 from torchvision.models.resnet import ResNet
@@ -79,6 +80,7 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
         except ModuleNotFoundError as error:
             raise UserError(f"--model.arch: {arch} cannot be imported ({error})") from error
         if builder is not None:
+            allow_module(module)  # checkpoints may name what is in it from then on
             return builder
     raise _unknown(arch)
 
@@ -207,6 +209,11 @@ def detect_memory_format(
             f"--model.arch: {arch} must return logits of shape (2, {num_classes}), got"
             f" {shape or type(logits).__name__}"
         )
+    return set_memory_format(network, layout)
+
+
+def set_memory_format(network: nn.Module, layout: torch.memory_format) -> torch.memory_format:
+    """Converts a network's weights to a memory format, and returns it."""
     for parameter in network.parameters():  # not buffers, which may be taken by a view
         if parameter.ndim == 4:  # contiguous() would leave the strides of 1x1 kernels
             parameter.data = parameter.data.to(memory_format=layout)

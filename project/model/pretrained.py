@@ -12,7 +12,7 @@ from unicodedata import normalize
 import torch
 from jsonargparse import Namespace
 from lightkeeper.exact import UserError, note
-from lightkeeper.images import ClassifierModule, Preprocessing
+from lightkeeper.images import Preprocessing, read_weights
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
@@ -71,7 +71,7 @@ def find_weights(arch: str, weights: str) -> Pretrained:
 
 def _from_file(source: str) -> Pretrained:
     """Takes weights from a file or an address, saved by this project or any other script."""
-    read = partial(ClassifierModule.read_weights, source)
+    read = partial(read_weights, source)
     return Pretrained(
         source,
         lambda: read().tensors,
@@ -95,7 +95,7 @@ def _from_folder(folder: Path) -> Pretrained:
         ) as error:
             raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
 
-    read = partial(ClassifierModule.read_weights, folder / "model.safetensors")
+    read = partial(read_weights, folder / "model.safetensors")
     return Pretrained(str(folder), lambda: read().tensors, lambda: config()[0], lambda: config()[1])
 
 
@@ -112,7 +112,7 @@ def _from_torchvision(arch: str, name: str) -> Pretrained:
         std=half if arch in INCEPTIONS else list(preset.std),
     )
     # not by torchvision's loader, which unpickles whatever is in the cache
-    read = partial(ClassifierModule.read_weights, entry.url)
+    read = partial(read_weights, entry.url)
     return Pretrained(f"{entry.name} of {arch}", lambda: read().tensors, lambda: preprocessing)
 
 

@@ -1,78 +1,17 @@
-"""Folders in timm's format, from a disk or the Hugging Face Hub: written, loaded and converted."""
+"""Folders in timm's format, from a disk or the Hugging Face Hub: loaded and converted."""
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from lightkeeper.exact import UserError
 from lightkeeper.images import Preprocessing
-from torch import Tensor, nn
-
-from project.model.networks import TIMM
-
-if TYPE_CHECKING:
-    from project.model.classifier import ImageClassifier
+from torch import Tensor
 
 _CROP_MODES = {"crop": "center", "squash": "squash", "pad": "border"}
 """timm's names of the rules that fit an image to a square."""
-
-
-def write_folder(network: nn.Module, model: "ImageClassifier", folder: Path) -> None:
-    """Writes weights and timm's configuration, with preprocessing and class names.
-
-    Args:
-        network: Its submodule ``network`` maps normalised images to logits.
-        model: The model of the checkpoint.
-        folder: A folder that does not exist.
-    """
-    from timm.models import save_for_hf
-
-    twin = _timm_twin(network.get_submodule("network"), model)
-    activation = "softmax" if model.has_one_class else "sigmoid"
-    about: dict[str, object] = {"label_names": model.class_names, "activation": activation}
-    if model.thresholds:
-        about["thresholds"] = [*model.thresholds.values()]
-    save_for_hf(twin, str(folder), about, _timm_args(model), safe_serialization=True)
-    # safetensors writes for its owner alone
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")
-
-
-def _timm_twin(network: nn.Module, model: "ImageClassifier") -> nn.Module:
-    """Builds timm's network of the same name and layers, with the same weights."""
-    import timm
-
-    if model.test_time_augmentation:
-        raise UserError(
-            "--output: this model averages views of each image, which timm does not;"
-            " write an .onnx or .pt2 file"
-        )
-    name = model.arch.removeprefix(TIMM)
-    if timm.is_model(name):
-        twin: nn.Module = timm.create_model(
-            name,
-            num_classes=len(model.class_names),
-            pretrained_cfg_overlay=to_timm(model.preprocessing),
-            **_timm_args(model),
-        )
-        with suppress(RuntimeError):  # it has other layers
-            twin.load_state_dict(network.state_dict())
-            return twin
-    args = f" with {model.arch_args}" if model.arch_args else ""
-    raise UserError(
-        f"--output: timm has no network like {model.arch}{args}; write an .onnx or .pt2 file"
-    )
-
-
-def _timm_args(model: "ImageClassifier") -> dict[str, Any]:
-    """Returns the arguments of timm's network."""
-    channels = len(model.preprocessing["mean"])
-    args = dict(model.arch_args or {}) if model.arch.startswith(TIMM) else {}
-    return args if channels == 3 else args | {"in_chans": channels}
 
 
 def load_folder(folder: Path) -> Callable[[Tensor], Tensor]:

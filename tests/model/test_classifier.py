@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader
 
 from project.data import SyntheticFlowersDataModule
 from project.model import CrossEntropy, ImageClassifier
-from project.model.inference import ProbabilityNetwork, mean_logits
+from project.model.formats import ProbabilityNetwork
+from project.model.inference import mean_logits
 from project.model.normalize import resized
 from tests.conftest import SLIM, TINY, cases, evaluate, fit, quiet_trainer, small
 
@@ -276,10 +277,20 @@ def test_training_minimises_any_loss_that_is_given():
     value = model.train().training_step(data.batches()[0], 0)
     expected = loss(classifier().double().train()(data.images[:16]), data.labels[:16]).mean()
     assert value.item() == pytest.approx(expected.item(), rel=1e-4)
-    with pytest.raises(
-        UserError, match=r"must return each image's loss, of shape \(16,\), got \(\)"
-    ):
-        trainer(max_epochs=1).fit(classifier(loss=nn.CrossEntropyLoss()), datamodule=Memory())
+    mean = classifier(loss=nn.MultiMarginLoss()).train()
+    assert mean.training_step(data.batches()[0], 0).item() == pytest.approx(value.item(), rel=1e-6)
+    assert mean.train_metrics.conclude()["loss"] == pytest.approx(value.item(), rel=1e-5)
+    with pytest.raises(UserError, match=r"of shape \(16,\), or their mean, got \(16, 3\)"):
+        trainer(max_epochs=1).fit(
+            classifier(loss=nn.BCEWithLogitsLoss(reduction="none")), datamodule=Soft()
+        )
+
+
+class Soft(Memory):
+    """Has soft labels."""
+
+    def batches(self):
+        return [(images, F.one_hot(labels, 3).float()) for images, labels in super().batches()]
 
 
 SOURCE = """
@@ -320,3 +331,9 @@ def test_a_run_resumes_with_any_loss_and_its_checkpoint_needs_it_no_more(
     del sys.modules["own_losses"]
     evaluate(str(run.best))
     assert "own_losses" not in sys.modules
+
+
+@cases("names", ["a", "b", "a"], ["caf\u00e9", "x", "cafe\u0301"], [True, False], ["1", 2])
+def test_names_of_classes_are_texts_that_differ(names):
+    with pytest.raises(UserError, match=r"have one name|must be texts"):
+        ImageClassifier(names, PREPROCESSING, "resnet9_slim")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightkeeper.images._checkpoints import better_direction
 from sklearn import metrics as sklearn
 from torch.nn import functional as F
 from torchmetrics.classification import (
@@ -128,7 +129,7 @@ def measure(*batches, cls=None):
     model = model_of(logits.shape[1], cls)
     for batch in batches:
         model.measure("val", *batch)
-    return model.conclude("val")
+    return model.val_metrics.conclude()
 
 
 @pytest.mark.parametrize("classes", [2, 5, 6, 40])
@@ -244,12 +245,13 @@ def test_the_loss_is_the_mean_in_double_precision_however_large_unless_one_is_no
 
 def test_added_metrics_measure_the_same_images_and_are_not_merged_by_what_the_first_batch_shows():
     model = model_of(3, Added)
-    assert model.monitors()["val/top1"] == "max"
+    assert better_direction(model, "val/top1") == "max"
+    assert better_direction(model, "val/loss") == "min"
     logits = torch.tensor([[3.0, 2.0, 1.0]]).expand(2, 3)
     for labels in map(torch.tensor, ([0, 0], [1, 2], [-1, 0], [-1, -1])):
         model.measure("val", logits, labels, torch.zeros(2))
-    results = model.conclude("val")
+    results = model.val_metrics.conclude()
     recalls = {f"multiclassrecall_{label}": float(label == 0) for label in range(3)}
     assert {name: results[name] for name in recalls} == recalls
     assert (results["top1"], results["top2"]) == pytest.approx((3 / 5, 4 / 5))
-    assert model.conclude("val") is None
+    assert model.val_metrics.conclude() == {}

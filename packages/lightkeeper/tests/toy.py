@@ -15,16 +15,23 @@ import pytest
 import torch
 from lightkeeper.cli import EvaluateCommand, FitCommand
 from lightkeeper.cli._entry import one_line_errors
+from lightkeeper.exact import is_logged
 from lightkeeper.exact._last_checkpoint import StoppedError
 from lightkeeper.exact._quiet import quiet_libraries
-from lightkeeper.images import ArrayDataset, ClassifierModule, ImageDataModule, Preprocessing
+from lightkeeper.images import (
+    ArrayDataset,
+    ImageDataModule,
+    Preprocessing,
+    classifier_callbacks,
+    load_model,
+)
 from lightkeeper.images._predictions import QUIET
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 from torch.optim import SGD
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 PREPROCESSING: Preprocessing = {"resize": 8, "crop": 8, "mean": [0.5] * 3, "std": [0.25] * 3}
@@ -60,15 +67,6 @@ def cpu_time(most: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-class Loss(MeanMetric):
-    """The mean loss, of the argument that the library gives by name."""
-
-    higher_is_better = False  # type: ignore[assignment]  # torchmetrics says None
-
-    def update(self, preds: Tensor, target: Tensor, losses: Tensor) -> None:  # type: ignore[override]
-        super().update(losses)
-
-
 class SmallNetwork(nn.Sequential):
     """Has batch statistics and dropout, which make resuming hard, and is written in no time."""
 
@@ -88,13 +86,14 @@ class SmallNetwork(nn.Sequential):
         super().__init__(OrderedDict(layers))
 
 
-class ToyClassifier(ClassifierModule):
-    """A small network on the pixels."""
+class ToyClassifier(LightningModule):
+    """A small network on the pixels: a plain LightningModule, as a user of the library writes it."""
 
     arch = "toy"
     arch_args = None
+    has_one_class = True
+    not_saved: ClassVar = ["optimizer", "lr_scheduler"]
     criterion = nn.CrossEntropyLoss(reduction="none")
-    compile_network = False
 
     def __init__(
         self,
@@ -112,17 +111,21 @@ class ToyClassifier(ClassifierModule):
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self.interval = interval
-        self.add_metrics()
+        accuracy = {"accuracy": MulticlassAccuracy(len(class_names), average="micro")}
+        for split in ("train", "val", "test"):
+            setattr(self, f"{split}_loss", MeanMetric(nan_strategy="disable"))
+            setattr(self, f"{split}_metrics", MetricCollection({**accuracy}).clone())
+        self.results: dict[str, dict[str, Any]] = {}
+        self.predictions = None
 
     def build_network(self, num_classes: int) -> nn.Module:
         return SmallNetwork(num_classes)
 
-    def configure_metrics(self) -> dict[str, Metric]:
-        accuracy = MulticlassAccuracy(len(self.class_names), average="micro")
-        return {"loss": Loss(nan_strategy="disable"), "accuracy": accuracy}
-
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(1)
+
+    def predicted(self, probabilities: Tensor, split: str = "test") -> Tensor:
+        return probabilities.argmax(1)
 
     def forward(self, images: Tensor) -> Any:
         dtype = next(self.network.parameters()).dtype
@@ -131,21 +134,65 @@ class ToyClassifier(ClassifierModule):
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self.criterion(logits, labels)
 
-    def step(self, split, batch) -> Tensor:
-        batch = self.as_batch(batch)
-        logits = self(batch.images)
-        losses = self.loss(logits, batch.labels)
-        self.measure(split, logits, batch.labels, losses)
-        return losses.mean()
+    def step(self, split: str, batch: Any) -> tuple[Tensor, Tensor]:
+        logits, labels = self(batch[0]), batch[1]
+        losses = self.loss(logits, labels)
+        hard = labels.argmax(1) if labels.is_floating_point() else labels
+        getattr(self, f"{split}_loss").update(losses.detach().float())
+        getattr(self, f"{split}_metrics").update(self.probabilities(logits.detach().float()), hard)
+        return losses.mean(), logits
 
     def training_step(self, batch, batch_idx: int) -> Tensor:
-        return self.step("train", batch)
+        return self.step("train", batch)[0]
 
-    def validation_step(self, batch, batch_idx: int) -> None:
-        self.step("val", batch)
+    def validation_step(self, batch, batch_idx: int) -> Tensor:
+        return self.step("val", batch)[1]
 
-    def test_step(self, batch, batch_idx: int) -> None:
-        self.step("test", batch)
+    def test_step(self, batch, batch_idx: int) -> Tensor:
+        return self.step("test", batch)[1]
+
+    def conclude(self, split: str) -> dict[str, Any]:
+        loss, metrics = getattr(self, f"{split}_loss"), getattr(self, f"{split}_metrics")
+        values = {"loss": loss.compute(), **metrics.compute()} if loss.update_called else {}
+        with torch.inference_mode(False):
+            loss.reset()
+            metrics.reset()
+        return {name: value.tolist() for name, value in values.items()}
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if is_logged(self.trainer):
+            results = self.conclude("train").items()
+            values = {f"train/{name}": torch.tensor(value) for name, value in results}
+            self.log_dict(values, prog_bar=True)
+
+    def on_validation_epoch_start(self) -> None:
+        self.conclude("test" if self.trainer.testing else "val")
+
+    def on_validation_epoch_end(self) -> None:
+        split = "test" if self.trainer.testing else "val"
+        results = self.conclude(split)
+        single = {name: value for name, value in results.items() if isinstance(value, float)}
+        self.log_dict({f"{split}/{name}": value for name, value in single.items()})
+        if results and not self.trainer.sanity_checking:
+            self.results[split] = results
+
+    on_test_epoch_start = on_validation_epoch_start
+    on_test_epoch_end = on_validation_epoch_end
+
+    def configure_callbacks(self) -> list[Callback]:
+        return classifier_callbacks(self.trainer)
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        return load_model(cls, checkpoint_path, map_location, hparams_file, strict, **kwargs)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.network.parameters())

@@ -22,7 +22,7 @@ from tests.processes import (
     torchrun,
     wait_until,
 )
-from tests.toy import ToyClassifier, ToyData, ToyFit, cases, read_json, toy
+from tests.toy import ToyData, ToyFit, cases, read_json, toy
 
 FIT = [sys.executable, "-m", "tests.fit", *TINY]
 STOP = ["--trainer.callbacks+=tests.toy.AtStep", "--trainer.callbacks.step=1"]
@@ -149,21 +149,12 @@ def test_a_batch_script_of_slurm_may_use_one_device(workplace, monkeypatch, job)
     assert ToyFit([*TINY, "--trainer.devices=1", own]).trainer.world_size == 1
 
 
-class Measured(ToyClassifier):
-    """Measures its test images with their indices."""
-
-    def test_step(self, batch, batch_idx: int) -> None:
-        logits = self(batch.images)
-        losses = self.loss(logits, batch.labels)
-        self.measure("test", logits, batch.labels, losses, batch.indices)
-
-
 def test_predictions_in_python_need_no_launcher(monkeypatch):
     for name, value in (BATCH | {"NTASKS": "4"}).items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     data = ToyData()
     data.setup("test")
-    assert len(Predictions.of_split(toy(Measured), data).indices) == 25
+    assert len(Predictions.of_split(toy(), data).indices) == 25
 
 
 @pytest.mark.slow

@@ -35,19 +35,19 @@ FIT_SIZE = 13
 
 
 class MeasuringClassifier(ToyClassifier):
-    """Measures how well it is calibrated and how well it ranks, and keeps each prediction."""
+    """Measures how well it is calibrated and how well it ranks."""
 
-    def configure_metrics(self):
-        calibration = MulticlassCalibrationError(len(self.class_names), n_bins=5)
-        ranking = MulticlassAveragePrecision(len(self.class_names), thresholds=None)
-        counts = MulticlassConfusionMatrix(len(self.class_names))
-        added = {"calibration_error": calibration, "average_precision": ranking}
-        return super().configure_metrics() | added | {"confusion_matrix": counts}
-
-    def test_step(self, batch, batch_idx: int) -> None:
-        logits = self(batch.images)
-        losses = self.loss(logits, batch.labels)
-        self.measure("test", logits, batch.labels, losses, batch.indices)
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        classes = len(self.class_names)
+        for metrics in (self.val_metrics, self.test_metrics):
+            metrics.add_metrics(
+                {
+                    "calibration_error": MulticlassCalibrationError(classes, n_bins=5),
+                    "average_precision": MulticlassAveragePrecision(classes, thresholds=None),
+                    "confusion_matrix": MulticlassConfusionMatrix(classes),
+                }
+            )
 
 
 def sizes(world_size):

@@ -24,7 +24,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from tests.toy import (
+    BEST,
     LAST,
+    PREPROCESSING,
     RUN,
     ToyClassifier,
     cases,
@@ -229,6 +231,21 @@ class Forgetful(ToyClassifier):
         checkpoint["own"] = 1
 
 
-def test_a_model_that_forgets_to_call_super_is_told_when_it_first_saves(workplace):
-    with pytest.raises(TypeError, match=r"must call super\(\)\.on_save_checkpoint"):
-        fit(f"--model={__name__}.Forgetful")
+def test_a_checkpoint_explains_itself_also_if_the_model_has_a_hook_of_its_own(workplace):
+    fit(f"--model={__name__}.Forgetful")
+    checkpoint = read_checkpoint(BEST)
+    assert checkpoint["own"] == 1
+    assert checkpoint[ABOUT]["metrics"]["val"].keys() == {"loss", "accuracy"}
+
+
+def test_a_file_of_weights_alone_opens_by_its_hyperparameters(workplace):
+    kept = ModelCheckpoint("mine", "w", save_weights_only=True, every_n_train_steps=4)
+    fit(callbacks=[kept])
+    about = read_checkpoint("mine/w.ckpt")[ABOUT]
+    assert about["class_names"] == ["dark", "grey", "light"]
+    assert about["preprocessing"] == PREPROCESSING
+    assert (about["data"], about["metrics"]) == (None, {})
+    model = ToyClassifier.load_from_checkpoint("mine/w.ckpt")
+    weights = load(Path("mine/w.ckpt"))["state_dict"]
+    assert torch.equal(model.network.fc.weight, weights["network.fc.weight"])
+    assert read_weights("mine/w.ckpt").class_names == about["class_names"]

@@ -11,7 +11,6 @@ import pytest
 import torch
 from lightkeeper.exact import AtomicCheckpointIO
 from lightkeeper.exact._processes import StopRequest
-from lightkeeper.images import ClassifierModule
 from lightning.pytorch.callbacks import LambdaCallback
 
 from tests.toy import (
@@ -36,15 +35,15 @@ EVERY = "--callbacks.last_checkpoint.every"
 
 def pretend(patch: pytest.MonkeyPatch, losses, accuracies) -> None:
     """Lets the validations find these, and then the test."""
-    measured, conclude = zip(losses, accuracies, strict=True), ClassifierModule.conclude
+    measured, conclude = zip(losses, accuracies, strict=True), ToyClassifier.conclude
 
     def pretended(model, split):
         results = conclude(model, split)
-        if results is not None and split != "train":
+        if results and split != "train":
             results |= dict(zip(("loss", "accuracy"), next(measured), strict=True))
         return results
 
-    patch.setattr(ClassifierModule, "conclude", pretended)
+    patch.setattr(ToyClassifier, "conclude", pretended)
 
 
 @cases(
@@ -99,9 +98,9 @@ def test_a_metric_that_nobody_knows_needs_a_mode(workplace, capsys):
 class Logging(ToyClassifier):
     """Logs a metric of its own in each validation."""
 
-    def validation_step(self, batch, batch_idx: int) -> None:
-        super().validation_step(batch, batch_idx)
+    def validation_step(self, batch, batch_idx: int) -> torch.Tensor:
         self.log("val/mine", float(batch_idx))
+        return super().validation_step(batch, batch_idx)
 
 
 SANITY = "--trainer.num_sanity_val_steps=2"

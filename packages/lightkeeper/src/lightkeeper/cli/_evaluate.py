@@ -11,6 +11,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 from ..exact._errors import UserError, listed
 from ..exact._files import write_text
 from ..images._checkpoint import ABOUT, About, read_checkpoint
+from ..images._checkpoints import measured
+from ..images._data_module import ImageDataModule
 from ..images._image_files import ImageFilesDataModule
 from ..images._preprocessing import Preprocessing
 from ..images._remembered import (
@@ -43,10 +45,10 @@ class EvaluateCommand(Command):
             return {}
         checkpoint = read_checkpoint(line.positionals[-1])
         self.about = checkpoint[ABOUT]
-        self._states = states_of_data(checkpoint)
+        self._states = states_of_data(checkpoint, ImageDataModule)
         self._changed = any(name.startswith(("data", "split")) for name in {*line.names, *named})
         try:
-            cls, self._remembered = remembered_data(self.about)
+            cls, self._remembered = remembered_data(self.about, ImageDataModule)
         except UserError:
             if "data" not in named:
                 raise
@@ -108,8 +110,8 @@ class EvaluateCommand(Command):
                 raise UserError("--split all takes image files; name a folder or a CSV with --data")
             self.datamodule.test_on_all()
         self._require_unseen(split)
-        measure = self.trainer.validate if split == "val" else self.trainer.test
-        measure(self.model, datamodule=self.datamodule, verbose=False)
+        evaluate = self.trainer.validate if split == "val" else self.trainer.test
+        evaluate(self.model, datamodule=self.datamodule, verbose=False)
         if not self.trainer.is_global_zero:
             return
         data = type(self.datamodule)
@@ -120,7 +122,7 @@ class EvaluateCommand(Command):
                 "init_args": remembered(self.datamodule.hparams)[0],
             },
             "split": split,
-            **self.model.results["val" if split == "val" else "test"],
+            **measured(self.trainer, self.model).get("val" if split == "val" else "test", {}),
         }
         self.show_results(metrics, split)
         output = self.config.output or Path(checkpoint).with_suffix(f".{split}.metrics.json")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from jsonargparse import Namespace
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ..exact._errors import UserError, note, require
-from ..images._module import ClassifierModule
 from ..images._preprocessing import Preprocessing, empty_images
 from ._parser import require_new
 
@@ -25,7 +25,7 @@ _BATCH = 16
 
 
 def export_model(
-    model: ClassifierModule, network: nn.Module, options: Namespace, formats: Formats
+    model: Any, network: nn.Module, options: Namespace, formats: Formats
 ) -> tuple[Tensor, float]:
     """Writes a checkpoint's model, and compares what both compute; if they differ, nothing is left.
 

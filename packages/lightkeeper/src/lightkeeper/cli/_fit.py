@@ -18,6 +18,7 @@ from ..exact._files import write_text
 from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._loggers import begin_anew
 from ..exact._non_finite import StopOnNonFinite
+from ..images._bookkeeping import Bookkeeping, DescribeCheckpoint
 from ..images._checkpoint import (
     ABOUT,
     About,
@@ -25,7 +26,14 @@ from ..images._checkpoint import (
     read_newest,
     require_same_classes,
 )
-from ..images._checkpoints import BestCheckpoint, best_checkpoint, change_of_data
+from ..images._checkpoints import (
+    BestCheckpoint,
+    best_checkpoint,
+    better_direction,
+    change_of_data,
+    fitting,
+    measured,
+)
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
 from ..images._resuming import Resumable
@@ -136,7 +144,8 @@ class FitCommand(Command):
         )
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         # a Timer ends training at the end of a batch, of which others then log the last metrics
-        first = (LastCheckpoint, Timer, *self.first_callbacks)
+        kinds: tuple[type[Callback], ...] = (DescribeCheckpoint, LastCheckpoint, Timer)
+        first = (*kinds, *self.first_callbacks)
         callbacks.sort(key=lambda callback: not isinstance(callback, first))
         self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
         return trainer
@@ -150,14 +159,16 @@ class FitCommand(Command):
                 "--trainer.enable_checkpointing false: callbacks keep the checkpoints here; add"
                 " --callbacks.best_checkpoint false --callbacks.last_checkpoint false"
             )
-        callbacks = [
-            option if isinstance(option, Callback) else cls()
-            for name, cls in {**_OWN, **self.default_callbacks}.items()
-            if (option := options[name])
-        ]
+        self._describe = DescribeCheckpoint()
+        named = {**_OWN, **self.default_callbacks}.items()
+        chosen = {name: cls for name, cls in named if options[name]}
+        callbacks: list[Callback] = [self._describe]
+        for name, cls in chosen.items():
+            callbacks.append(options[name] if isinstance(options[name], Callback) else cls())
+        callbacks.append(Bookkeeping())
         if options.best_checkpoint:
             monitor = self.config.monitor
-            mode = self.config.mode or self.model.monitors().get(monitor)
+            mode = self.config.mode or better_direction(self.model, monitor)
             if mode is None:
                 raise UserError(
                     f"--monitor {monitor} is no metric of the model's with a known direction; check"
@@ -242,7 +253,8 @@ class FitCommand(Command):
 
     def _train_and_test(self, resume: str | None) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
-        trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
+        with fitting(resume):
+            trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         if _is_out_of_time(trainer):
             self.note(
                 f"training ended after step {trainer.global_step}, at the time limit of"
@@ -256,7 +268,8 @@ class FitCommand(Command):
             trainer.validate(model, datamodule=data, verbose=False)
             trainer.save_checkpoint(best)
             trainer.strategy.barrier()
-        trainer.test(model, datamodule=data, ckpt_path=best, verbose=False, weights_only=True)
+        with fitting(best):
+            trainer.test(model, datamodule=data, ckpt_path=best, verbose=False, weights_only=True)
 
     def _say_how_to_resume(self, error: BaseException) -> None:
         """Says how to resume a run that was stopped, or adds it to an error of the machine."""
@@ -275,13 +288,13 @@ class FitCommand(Command):
             error.add_note(advice)  # as torch says of a full disk
 
     def _write_metrics(self) -> dict[str, Any]:
-        best = self.model.about  # as the tested checkpoint says
+        best = self._describe.about  # as the tested checkpoint says
         metrics = {
             "checkpoint": str(self.run.best.relative_to(self.run.path)),
             "epoch": best["epoch"] + 1,
             **{name: best[name] for name in ("step", "selection", "class_names", "versions")},
             "val": best["metrics"].get("val"),
-            "test": self.model.results["test"],
+            "test": measured(self.trainer, self.model).get("test", {}),
         }
         self.run.write_metrics(metrics)
         return metrics

@@ -24,7 +24,6 @@ from ..exact._files import whole_file
 from ..exact._quiet import quiet_libraries
 from ..images._data_module import ImageDataModule
 from ..images._files import FileDataset, why_unreadable
-from ..images._module import ClassifierModule
 from ..images._predictions import QUIET
 from ..images._preprocessing import Preprocessing, bands_of
 from ..images._progress import progress_bar
@@ -38,7 +37,7 @@ Columns = Callable[[Tensor], dict[str, object]]
 """Makes the columns of an image from its probabilities, float32 (classes,), on the CPU."""
 
 
-def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -> int:
+def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     """Labels files and writes a row for each, as the options of ``predict`` say.
 
     Args:
@@ -110,7 +109,7 @@ def label_files(model: ClassifierModule, columns: Columns, options: Namespace) -
     return 1 if count else 0
 
 
-def _listed(options: Namespace, model: ClassifierModule) -> list[str]:
+def _listed(options: Namespace, model: Any) -> list[str]:
     """Lists the files that the options name, in folders and on standard input, too."""
     stream = {"-": listed_paths(sys.stdin.buffer)} if "-" in options.paths else {}
     named = [path for name in options.paths for path in stream.get(name, [name])]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ._loggers import (
         ResumingCSVLogger as ResumingCSVLogger,
         ResumingTensorBoardLogger as ResumingTensorBoardLogger,
+        is_logged as is_logged,
     )
     from ._non_finite import StopOnNonFinite as StopOnNonFinite
     from ._randomness import uniform as uniform
@@ -31,6 +32,7 @@ _MODULES = {
     "UserError": "_errors",
     "newest_checkpoint": "_last_checkpoint",
     "note": "_errors",
+    "is_logged": "_loggers",
     "uniform": "_randomness",
 }
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -141,9 +142,18 @@ class ResumingCSVLogger(CSVLogger):
         self.experiment.metrics_keys = list(columns)
 
 
-def is_logged(trainer: Trainer) -> bool:
-    """Returns True if the current batch concludes a step after which Lightning logs."""
+def logging_interval(trainer: Trainer) -> int:
+    """Returns the number of steps between two that are logged: at most an epoch's; 0 logs none."""
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+    return math.ceil(min(every, trainer.num_training_batches / trainer.accumulate_grad_batches))
+
+
+def is_logged(trainer: Trainer) -> bool:
+    """Returns True if the current batch concludes a step after which training is logged.
+
+    That is every ``log_every_n_steps``, or the last step of each epoch that has fewer.
+    """
+    every = logging_interval(trainer)
     if every == 0 or is_accumulating(trainer):
         return False
     return trainer.global_step % every == 0 or trainer.should_stop

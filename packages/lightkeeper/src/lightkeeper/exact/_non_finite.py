@@ -10,6 +10,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from ._errors import NonFiniteError, note
+from ._loggers import logging_interval
 
 _ADVICE = "the checkpoints are from before; try a lower learning rate, in another run"
 
@@ -36,7 +37,7 @@ class StopOnNonFinite(Callback):
     ) -> None:
         """Checks the gradient, which a loss that is not finite spoils, too."""
         step = trainer.global_step + 1
-        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+        every = logging_interval(trainer)
         if pl_module.device.type != "cpu" and (every == 0 or step % every):
             return
         scaler = _scaler_of(trainer)
@@ -49,7 +50,7 @@ class StopOnNonFinite(Callback):
             )
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks the loss that was logged last, and the weights; the model checks what is saved.
+        """Checks the loss that was logged last, and the weights.
 
         The gradient of such a loss may be finite. It is the same in all processes, though the loss
         of one alone is infinite.
@@ -69,7 +70,7 @@ class StopOnNonFinite(Callback):
         """
         split = "test" if trainer.testing else "val"
         loss = trainer.callback_metrics.get(f"{split}/loss")
-        if loss is None or loss.isfinite():
+        if loss is None or loss.isfinite() or trainer.sanity_checking:
             return
         problem = f"{split}/loss is not finite"
         if split == "test":

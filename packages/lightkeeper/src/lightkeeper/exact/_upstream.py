@@ -54,8 +54,6 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
     # keep_average: which weights the callback loads
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.on_load_checkpoint": "65cfb1da8bfd",
-    # trainer_of: the public property raises an error where there is no trainer
-    f"{_LIGHTNING}.core.module:LightningModule.trainer": "fb4fcc6dca04",
     # limited_tensors: a mode has no public name, but is what torch's notes on extending it show
     "torch.utils._python_dispatch:TorchDispatchMode.__enter__": "1987b267addc",
     # options_of: argparse has no public list of a parser's options
@@ -184,11 +182,6 @@ def limited_tensors(most: int, refusal: Exception) -> AbstractContextManager[obj
 def set_update_count(metric: Metric, count: int) -> None:
     """Tells a metric how often it was updated, after its state was restored."""
     metric._update_count = count
-
-
-def trainer_of(model: LightningModule) -> Trainer | None:
-    """Returns the trainer that a model is attached to, if there is one."""
-    return model._trainer
 
 
 def options_of(parser: ArgumentParser) -> list[Action]:

@@ -1,47 +1,110 @@
-"""Logging at the right steps, resuming, and averages of weights, beside training itself."""
+"""Callbacks of a classifier: what its checkpoints say, and resuming."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins import DoublePrecision
+from lightning.pytorch.utilities import rank_zero_only
 
-from ..exact._errors import UserError, listed
-from ..exact._loggers import is_logged
-from ..exact._upstream import length_attributes
-from ._checkpoint import Checkpoint
-from ._checkpoints import BestCheckpoint
-from ._predictions import gathered
-from ._resuming import require_optimizers
+from ..exact._errors import UserError, listed, note
+from ..exact._loggers import logging_interval
+from ..exact._plain import plain
+from ..exact._training import ExactTraining
+from ..exact._upstream import keep_average, length_attributes
+from ._checkpoint import ABOUT, About, Checkpoint, keep_plain_options
+from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
+from ._predictions import CollectPredictions
+from ._resuming import require_optimizers, require_restorable
 
 _LENGTH = "length"
 
 
-class Bookkeeping(Callback):
-    """Logs a model's metrics and resumes its runs.
+def classifier_callbacks(trainer: Trainer) -> list[Callback]:
+    """Returns the callbacks of a classifier that a trainer does not have, for its model to add."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
+    kinds = (DescribeCheckpoint, Bookkeeping, ExactTraining, CollectPredictions)
+    return [kind() for kind in kinds if not any(isinstance(part, kind) for part in callbacks)]
 
-    It is a callback, so that a model overrides most hooks without calling ``super()``.
+
+class DescribeCheckpoint(Callback):
+    """Adds to each checkpoint what it says of itself, and checks one that a run resumes from.
+
+    Checks before Lightning and torch take its values over, if it comes before callbacks that do.
+
+    Attributes:
+        about: What the checkpoint that was loaded last says of itself.
+    """
+
+    def __init__(self) -> None:
+        self.about: About = {}
+        self._earlier: dict[str, Any] = {}  # metrics, until there are newer ones
+        self._left_out: dict[str, None] = {}
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
+        """Adds the description, and notes once which options are left out."""
+        others = dict.fromkeys(keep_plain_options(checkpoint))
+        if not others.keys() <= self._left_out.keys():
+            self._left_out |= others
+            rank_zero_only(note)(
+                "checkpoints hold numbers, text, tensors, and lists and dicts of these, so they"
+                f" leave out {listed(self._left_out)}; load_from_checkpoint takes them from you"
+            )
+        metrics = measured(trainer, pl_module)
+        checkpoint[ABOUT] = plain(describe_run(trainer, pl_module, metrics | self._earlier))
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
+        """Checks what a resumed run restores, and notes other data."""
+        self.about = checkpoint.get(ABOUT, {})
+        if not trainer.training:
+            keep_average(checkpoint)
+        if not (trainer.training and self.about):
+            return
+        require_restorable(trainer, pl_module, checkpoint)
+        if change := change_of_data(self.about, getattr(trainer, "datamodule", None)):
+            rank_zero_only(note)(
+                f"the data has changed since this run was stopped, {change}; what this epoch has left"
+                " is drawn from these"
+            )
+        self._earlier = (
+            {"val": self.about["metrics"]["val"]} if "val" in self.about["metrics"] else {}
+        )
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets the metrics of before."""
+        if not trainer.sanity_checking:
+            self._earlier = {}
+
+
+class Bookkeeping(Callback):
+    """Keeps the lengths of schedules, and logs short epochs.
+
+    It asks nothing of the model.
     """
 
     _length = ""
     _states: tuple[Sequence[Any], Sequence[Any]] | None = None
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Prepares the loss, which may need to know the data, and compiles the network."""
-        if stage != "fit":
-            return
-        self._length = _decisive_for_length(trainer)
-        if prepare := getattr(pl_module.criterion, "prepare", None):
-            prepare(trainer.datamodule, pl_module.class_names)  # type: ignore[attr-defined]
-        if pl_module.compile_network:
-            pl_module.network.compile()  # in place, so that the names of the weights stay
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Converts the model to double precision before weights are loaded, not after, if asked."""
+        if isinstance(trainer.precision_plugin, DoublePrecision):
+            trainer.precision_plugin.convert_module(pl_module)
+        if stage == "fit":
+            self._length = _decisive_for_length(trainer)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Checkpoint) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
         """Adds what the lengths of schedules follow from."""
         checkpoint[_LENGTH] = self._length
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Checkpoint) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
         """Leaves out the lengths of schedules where options have changed that decide them.
 
         Otherwise they stay, although a callback may have changed the batch size since. Keeps the
@@ -55,13 +118,13 @@ class Bookkeeping(Callback):
                     del state[name]
         self._states = (checkpoint["optimizer_states"], checkpoint["lr_schedulers"])
 
-    def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuses to watch a metric that validation does not log, before an epoch is lost.
 
         Raises:
             UserError: A callback or a schedule watches such a metric.
         """
-        known = {*pl_module.monitors(), *trainer.callback_metrics}
+        known = {*trainer.callback_metrics}
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         for part in (*callbacks, *trainer.lr_scheduler_configs):
             monitor = getattr(part, "monitor", None)
@@ -74,92 +137,30 @@ class Bookkeeping(Callback):
                     _watching(part),
                 )
 
-    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checks what the optimizers and schedules of a resumed run will get."""
         if self._states is not None:
             require_optimizers(trainer, *self._states)
         self._states = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Remembers the interval of logging."""
-        self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: Any, batch: object, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        """Logs at least once an epoch, unless ``log_every_n_steps`` is 0.
+        """Refuses loaders that lack their data module.
 
         Raises:
             UserError: A data module's loaders came without it, which knows order and augmentation.
         """
         if hasattr(batch, "indices") and trainer.datamodule is None:  # type: ignore[attr-defined]
             raise UserError("a data module's loaders need it: trainer.fit(model, datamodule=data)")
-        # other callbacks may change these
-        steps = trainer.num_training_batches / trainer.accumulate_grad_batches
-        every = math.ceil(min(self._log_every, steps))
-        trainer.log_every_n_steps = every  # type: ignore[attr-defined]
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Restores the trainer's own interval of logging."""
-        trainer.log_every_n_steps = self._log_every  # type: ignore[attr-defined]
-
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: Any,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-    ) -> None:
-        """Logs the mean over the steps since the last time, as each step's would cost more."""
-        if is_logged(trainer) and (results := pl_module.conclude("train")):
-            # on the CPU, where a progress bar reads them in each step without waiting
-            values = {
-                f"train/{name}": torch.tensor(results[name])
-                for name in map(str, pl_module.train_metrics)
-            }
-            pl_module.log_dict(values, prog_bar=True)
-
-    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Forgets an earlier evaluation that was stopped."""
-        pl_module.restart("test" if trainer.testing else "val")
-
-    on_test_start = on_validation_start
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Logs the metrics of the validation set, or of the test set."""
-        split = "test" if trainer.testing else "val"
-        if not pl_module.is_fitting:
-            pl_module.predictions = gathered(trainer, pl_module.collected)
-        results = pl_module.conclude(split)
-        if results is None or trainer.sanity_checking:
-            return
-        thresholds = results.pop("thresholds", None)
-        if split == "val":
-            names = pl_module.class_names
-            pl_module.thresholds = dict(zip(names, thresholds, strict=True)) if thresholds else None
-        elif pl_module.thresholds:
-            results["thresholds"] = list(pl_module.thresholds.values())
-        pl_module.results[split] = results
-        numbers = {
-            f"{split}/{name}": float(results[name])
-            for name in map(str, pl_module.metrics_of(split))
-            if isinstance(results.get(name), int | float)
-        }
-        monitors = [getattr(part, "monitor", None) for part in trainer.checkpoint_callbacks]
-        for name, value in numbers.items():
-            is_shown = name in ("val/loss", "val/accuracy", *monitors)
-            pl_module.log(
-                name,
-                value,
-                prog_bar=is_shown,
-                # all processes have the same results; "max" does not round, as a mean could
-                sync_dist=True,
-                rank_zero_only=True,
-                reduce_fx="max",
-            )
-
-    on_test_epoch_end = on_validation_epoch_end
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Hands loggers what steps have logged in an epoch too short for Lightning's interval."""
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if trainer.loggers and every > logging_interval(trainer) and trainer.global_step % every:
+            metrics = trainer.callback_metrics.items()
+            newest = {name: value for name, value in metrics if not name.startswith("val/")}
+            pl_module.log_dict(newest, sync_dist=True, rank_zero_only=True, reduce_fx="max")
 
 
 def _decisive_for_length(trainer: Trainer) -> str:

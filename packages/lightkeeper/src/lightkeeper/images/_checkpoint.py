@@ -21,9 +21,11 @@ from torch.serialization import safe_globals
 
 from ..exact._checkpoint_io import AtomicCheckpointIO, read_file
 from ..exact._errors import UserError, listed
+from ..exact._non_finite import require_finite
 from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit
 from ._downloads import fetch_weights
 from ._preprocessing import Preprocessing, is_preprocessing
+from ._settings import remembered
 
 ABOUT = "about"
 _NETWORK = "network."  # where a classifier of this project has it
@@ -31,10 +33,12 @@ Checkpoint = dict[str, Any]
 """The contents of a checkpoint."""
 
 About = Checkpoint
-"""Facts of a checkpoint about itself, see :func:`..training.checkpoints.describe_run`."""
+"""Facts of a checkpoint about itself, see ``_checkpoints.describe_run``."""
 
 
 _VERSION = "pytorch-lightning_version"
+_OPTIONS = "hyper_parameters"
+_OPTIONS_OF_ALL = (_OPTIONS, "datamodule_hyper_parameters")
 _Version = Annotated[
     str, Rule("a version", lambda text: re.fullmatch(r"[2-9](\.\d+)+([.\w]*\d)?", text) is not None)
 ]
@@ -81,7 +85,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises:
         UserError: The file is missing, damaged, or of another program.
     """
-    checkpoint: Checkpoint = _read(path)
+    checkpoint: Checkpoint = _described(_read(path))
     if not _has_description(checkpoint):
         raise UserError(
             f"'{path}' was not written by this project: it does not name its classes and"
@@ -106,6 +110,20 @@ def damaged(file: str, verdict: str = "is damaged") -> Iterator[None]:
         yield
     except MisfitError as error:
         raise UserError(f"{file} {verdict}: {error}") from error
+
+
+def _described(content: Any) -> Any:
+    """Describes a checkpoint that does not describe itself by its hyperparameters.
+
+    Lightning asks no callback about a file of weights alone.
+    """
+    options = content.get(_OPTIONS) if isinstance(content, dict) else None
+    if not isinstance(options, dict) or ABOUT in content:
+        return content
+    about = {name: options.get(name) for name in ("class_names", "preprocessing")}
+    about |= {"arch": options.get("arch") or "", "arch_args": options.get("arch_args") or {}}
+    about |= {"epoch": content.get("epoch", 0), "step": content.get("global_step", 0)}
+    return {**content, ABOUT: {**about, "data": None, "metrics": {}}}
 
 
 def _has_description(content: Any) -> bool:
@@ -158,6 +176,16 @@ def read_newest(
     return None, {}
 
 
+def keep_plain_options(checkpoint: Checkpoint) -> list[str]:
+    """Keeps hyperparameters that a checkpoint can hold, as plain values; names the others."""
+    left_out: list[str] = []
+    for key in _OPTIONS_OF_ALL:
+        if key in checkpoint:
+            checkpoint[key], others = remembered(checkpoint[key])
+            left_out += others
+    return left_out
+
+
 def read_hparams(path: str | Path) -> dict[str, object]:
     """Reads hyperparameters from a YAML or CSV file of Lightning's loggers."""
     read = load_hparams_from_tags_csv if Path(path).suffix == ".csv" else load_hparams_from_yaml
@@ -195,7 +223,7 @@ def read_weights(source: str | Path) -> Weights:
     is_address = str(source).startswith(("http://", "https://"))
     path = fetch_weights(str(source)) if is_address else Path(source)
     with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
-        content = _read(path)
+        content = _described(_read(path))
     if not _has_description(content):
         return Weights(_tensors_of(content, path), None, [])
     about = content[ABOUT]
@@ -233,8 +261,8 @@ class DescribedCheckpointIO(AtomicCheckpointIO):
         self, checkpoint: Checkpoint, path: str | Path, storage_options: object = None
     ) -> None:
         """Writes the file, or leaves what was there before."""
-        if "state_dict" in checkpoint and ABOUT not in checkpoint:
-            raise TypeError("the model's on_save_checkpoint must call super().on_save_checkpoint()")
+        require_finite(checkpoint.get("state_dict", {}), checkpoint.get("global_step", 0))
+        keep_plain_options(checkpoint)
         super().save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(

@@ -1,13 +1,14 @@
 """Checkpoints of a model: the best one, facts about itself, and the model that one holds."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from lightning.pytorch import Trainer
+import torch
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -25,13 +26,10 @@ from ._settings import (
     require_arguments,
 )
 
-if TYPE_CHECKING:
-    from ._module import ClassifierModule
-
 _OF_LOSS = "criterion."
 _DECISIVE = ("torch", "torchvision", "lightning", "torchmetrics")
 """Packages whose version decides what a checkpoint's numbers are."""
-_Model = TypeVar("_Model", bound="ClassifierModule")
+_Model = TypeVar("_Model", bound=LightningModule)
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -95,7 +93,30 @@ def _facts(data: object, name: str) -> dict[str, Any]:
     return dict(getattr(data, name, dict)())
 
 
-def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
+def measured(trainer: Trainer, model: Any) -> dict[str, dict[str, Any]]:
+    """Returns the newest metrics of ``val`` and ``test``: the model's ``results``, or what it logs.
+
+    A model whose steps only log has no results, such as one that is trained without labels.
+    """
+    logged: dict[str, dict[str, Any]] = {}
+    for name, value in trainer.callback_metrics.items():
+        split, _, rest = name.partition("/")
+        if split in ("val", "test"):
+            logged.setdefault(split, {})[rest] = value.item()
+    return logged | getattr(model, "results", {})
+
+
+def better_direction(model: Any, monitor: str) -> str | None:
+    """Returns whether ``min`` or ``max`` is best of a metric of validation; None if unknown."""
+    name = monitor.removeprefix("val/").partition("/dataloader_idx_")[0]
+    if name == "loss":
+        return "min"
+    metrics: Mapping[str, Any] = getattr(model, "val_metrics", {})
+    is_higher = metrics[name].higher_is_better if name in metrics else None
+    return {True: "max", False: "min", None: None}[is_higher]
+
+
+def describe_run(trainer: Trainer, model: Any, metrics: Mapping[str, Any]) -> About:
     """Collects the facts of a checkpoint about itself, as plain data.
 
     ``thresholds`` are by class, if an image may have several. ``data`` names a class without a
@@ -110,7 +131,7 @@ def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
         model=type(model).__name__,
         class_names=model.class_names,
         preprocessing=model.preprocessing,
-        thresholds=model.thresholds,
+        thresholds=getattr(model, "thresholds", None),
         arch=model.arch,
         arch_args=remembered(model.arch_args or {})[0],
         data={"class_path": type(data).__name__, "init_args": options} if data else None,
@@ -128,37 +149,38 @@ def describe_run(trainer: Trainer, model: "ClassifierModule") -> About:
         selection={"monitor": str(best.monitor), "mode": best.mode}
         if best and best.best_model_path  # not where training had no validation
         else None,
-        metrics=dict(model.results),
+        metrics={**metrics},
     )
 
 
-def remember_options(checkpoint: Checkpoint, trainer: Trainer, model: "ClassifierModule") -> None:
-    """Makes plain values of the hyperparameters of a model and its data, and notes others once."""
-    noted = len(model.left_out)
-    for part in (model, getattr(trainer, "datamodule", None)):
-        if part is not None:
-            options, others = remembered(part.hparams)
-            checkpoint[part.CHECKPOINT_HYPER_PARAMS_KEY] = options
-            checkpoint.pop(part.CHECKPOINT_HYPER_PARAMS_TYPE, None)
-            model.left_out |= dict.fromkeys(others)
-    if len(model.left_out) > noted:
-        rank_zero_only(note)(
-            "checkpoints hold numbers, text, tensors, and lists and dicts of these, so they leave"
-            f" out {listed(model.left_out)}; load_from_checkpoint takes them from you"
-        )
-
-
-def opened(
+def load_model(
     cls: type[_Model],
-    path: str | Path,
-    hparams_file: str | Path | None,
-    strict: bool | None,
-    arguments: dict[str, object],
+    checkpoint_path: str | Path,
+    map_location: torch.device | str | None = None,
+    hparams_file: str | Path | None = None,
+    strict: bool | None = None,
+    **kwargs: Any,
 ) -> _Model:
-    """Builds a checkpoint's model on the CPU: a ``cls``, or a subclass that is imported.
+    """Builds the model that a checkpoint holds, and imports or runs nothing that the file says.
 
-    ``arguments`` of the constructor replace those in the file.
+    As Lightning's, it calls ``configure_model`` and ``on_load_checkpoint`` before it loads the
+    weights.
+
+    Args:
+        cls: The class of the model. If the checkpoint is of a subclass that is imported, the model
+            is of that. Arguments of the constructor that it lists as ``not_saved`` are never taken
+            from a file.
+        checkpoint_path: The checkpoint.
+        map_location: The device for the model, by default the CPU.
+        hparams_file: A YAML or CSV file of hyperparameters in place of those in the checkpoint.
+        strict: If true, the weights must be exactly those of the model; those of a loss need not
+            be. By default the model's ``strict_loading``.
+        kwargs: Arguments of the constructor in place of those in the file.
+
+    Raises:
+        UserError: The file is missing or damaged, or does not hold such a model.
     """
+    path, arguments = checkpoint_path, kwargs
     checkpoint = read_checkpoint(path)
     if hparams_file is not None:
         checkpoint["hyper_parameters"] = read_hparams(hparams_file)
@@ -176,7 +198,7 @@ def opened(
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
     with fitting(path):
         model.load_state_dict(state, model.strict_loading if strict is None else strict)
-    return model
+    return model.to(map_location or "cpu")
 
 
 def _options_of(
@@ -186,7 +208,7 @@ def _options_of(
     arguments: dict[str, object],
 ) -> dict[str, object]:
     """Returns the arguments of the constructor that the file may decide."""
-    not_saved = {*model_class.not_saved, *arguments}
+    not_saved = {*getattr(model_class, "not_saved", ()), *arguments}
     saved = {
         name: value
         for name, value in checkpoint.get("hyper_parameters", {}).items()
@@ -215,6 +237,8 @@ def fitting(path: object) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if not str(error).startswith("Error(s) in loading state_dict"):
+            raise
         problem = printable(" ".join(str(error).split()))
         raise UserError(f"'{path}' does not fit this model: {problem}") from error
 

@@ -26,6 +26,7 @@ from ._checkpoints import note_change
 from ._downloads import fetch_archive
 from ._hardware import loader_workers
 from ._preprocessing import Preprocessing, as_colour
+from ._remembered import opened_data
 from ._settings import remembered
 from ._splits import stratified_split
 
@@ -145,12 +146,10 @@ class ImageDataModule(LightningDataModule, ABC):
         Raises:
             UserError: The class is not imported, or its images are not there.
         """
-        from ._remembered import opened_data
-
         checkpoint = read_checkpoint(checkpoint_path)
-        data = opened_data(checkpoint, hparams_file, kwargs)
+        data: Self = opened_data(ImageDataModule, checkpoint, hparams_file, kwargs)
         data.compared_with = checkpoint[ABOUT]
-        return cast(Self, data)
+        return data
 
     def expect_classes(self, names: Sequence[str], source: str | Path) -> None:
         """Requires the classes that a checkpoint knows, before anything is loaded."""

@@ -1,13 +1,14 @@
-"""Predictions for each image of a split, collected while a trainer evaluates it."""
+"""Predictions: of image files, and of each image of a split while a trainer evaluates it."""
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
@@ -15,11 +16,8 @@ from ..exact._errors import UserError
 from ..exact._quiet import quiet_libraries
 from ._batch import BatchDataset
 from ._data_module import ImageDataModule
-from ._files import FileDataset
+from ._files import FileDataset, prepare
 from ._scan import spelt
-
-if TYPE_CHECKING:
-    from ._module import ClassifierModule, Split
 
 QUIET: Any = dict.fromkeys(
     ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
@@ -84,7 +82,7 @@ class Predictions:
 
     @staticmethod
     def of_split(
-        model: "ClassifierModule",
+        model: Any,
         data: ImageDataModule,
         split: str = "test",
         as_in_use: bool = False,
@@ -99,7 +97,6 @@ class Predictions:
                 needs: with all views of test-time augmentation.
         """
         device = model.device
-        model.keeps_logits = True
         if as_in_use:
             data.test_split = split
         with warnings.catch_warnings():
@@ -108,6 +105,7 @@ class Predictions:
                 accelerator="gpu" if device.type == "cuda" else device.type,
                 devices=1 if device.index is None else [device.index],
                 plugins=LightningEnvironment(),  # whatever launcher has started this process
+                callbacks=CollectPredictions(with_logits=True),
                 **QUIET,
             )
             try:
@@ -115,36 +113,101 @@ class Predictions:
                 evaluate(model, datamodule=data, verbose=False)
             finally:
                 data.test_split = "test"
-                model.keeps_logits = False
                 model.to(device).eval()
         if model.predictions is None:
-            raise UserError(f"the evaluation steps of {type(model).__name__} measure no images")
-        return model.predictions
+            raise UserError(f"the evaluation steps of {type(model).__name__} return no logits")
+        predictions: Predictions = model.predictions
+        return predictions
 
 
-def fields_of(
-    model: "ClassifierModule", split: "Split", logits: Tensor, labels: Tensor, indices: Tensor
-) -> list[Tensor]:
-    """Returns the fields of a batch's :class:`Predictions`, from its indices on."""
-    probabilities = model.probabilities(logits)
-    predicted = model.predicted(probabilities, split)
-    shares = [_probability_of(probabilities, label) for label in (predicted, labels)]
-    # not an empty view, which would keep the logits in memory
-    kept = logits if model.keeps_logits else logits.new_empty(len(logits), 0)
-    return [indices, labels, predicted, *shares, kept]
+def predict_files(
+    model: Any, paths: Sequence[str | Path], batch_size: int = 64
+) -> list[Prediction]:
+    """Labels image files, prepared as the model's preprocessing says, in their order.
+
+    Args:
+        model: The model.
+        paths: The files.
+        batch_size: The number of images that the model sees at a time; no result depends on it.
+
+    Raises:
+        UnreadableFileError: A file is no image.
+    """
+    model.eval()
+    predictions: list[Prediction] = []
+    for start in range(0, len(paths), batch_size):
+        files = paths[start : start + batch_size]
+        images = torch.stack([prepare(path, model.preprocessing) for path in files])
+        with torch.inference_mode():
+            probabilities = model.predict_step(images.to(model.device), 0).float()
+        best = model.predicted(probabilities) if model.has_one_class else probabilities.argmax(1)
+        for position, row in zip(best.tolist(), probabilities.tolist(), strict=True):
+            by_name = dict(zip(model.class_names, row, strict=True))
+            predictions.append(Prediction(model.class_names[position], row[position], by_name))
+    return predictions
 
 
-def gathered(trainer: Trainer, batches: Sequence[Sequence[Tensor]]) -> Predictions | None:
-    """Gathers the predictions of all processes for the first one; None for the others."""
-    fields = [torch.cat(field) for field in zip(*batches, strict=True)]
-    if trainer.world_size > 1:
-        fields = [torch.cat(gather_all_tensors(field)) for field in fields]
-    data: ImageDataModule | None = trainer.datamodule  # type: ignore[attr-defined]  # set by a loop
-    if not fields or data is None or not trainer.is_global_zero:
-        return None
-    images = data.splits[data.test_split if trainer.testing else "val"]
-    order = fields[0].argsort()
-    return Predictions(images, *(field[order].cpu() for field in fields))
+class CollectPredictions(Callback):
+    """Collects the predictions of an evaluation outside ``fit``, and of the test after it.
+
+    The steps return logits, float (N, classes), of batches with indices. In the first process the
+    model's ``predictions`` are those of the newest evaluation; None where there were several
+    loaders, or other steps.
+
+    Args:
+        with_logits: If true, predictions have logits, too.
+    """
+
+    def __init__(self, with_logits: bool = False) -> None:
+        self.with_logits = with_logits
+        self._batches: list[list[Tensor]] = []
+
+    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Forgets an earlier evaluation."""
+        self._batches = []
+
+    on_validation_start = on_test_start
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        outputs: object,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keeps a batch's indices, labels and predictions."""
+        loaders = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
+        is_ours = hasattr(batch, "indices") and len(loaders) == 1
+        if trainer.state.fn == "fit" or not (is_ours and isinstance(outputs, Tensor)):
+            return
+        logits = outputs.float()
+        probabilities = pl_module.probabilities(logits)
+        predicted = pl_module.predicted(probabilities, "test" if trainer.testing else "val")
+        shares = [_probability_of(probabilities, label) for label in (predicted, batch.labels)]
+        # not an empty view, which would keep the logits in memory
+        kept = logits if self.with_logits else logits.new_empty(len(logits), 0)
+        self._batches.append([batch.indices, batch.labels, predicted, *shares, kept])
+
+    on_validation_batch_end = on_test_batch_end
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Gathers the predictions of all processes for the first one."""
+        if trainer.state.fn == "fit":
+            return
+        pl_module.predictions = None
+        fields = [torch.cat(field) for field in zip(*self._batches, strict=True)]
+        self._batches = []
+        if trainer.world_size > 1:
+            fields = [torch.cat(gather_all_tensors(field)) for field in fields]
+        data: ImageDataModule | None = trainer.datamodule  # type: ignore[attr-defined]  # by a loop
+        if fields and data is not None and trainer.is_global_zero:
+            images = data.splits[data.test_split if trainer.testing else "val"]
+            order = fields[0].argsort()
+            pl_module.predictions = Predictions(images, *(field[order].cpu() for field in fields))
+
+    on_validation_epoch_end = on_test_epoch_end
 
 
 def _probability_of(probabilities: Tensor, labels: Tensor) -> Tensor:

@@ -6,23 +6,27 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import LightningDataModule
+
 from ..exact._errors import UserError, printable
 from ..exact._plain import inside
 from ._checkpoint import ABOUT, About, Checkpoint, damaged, read_hparams
-from ._data_module import ImageDataModule
 from ._settings import imported_class, plain_options, require_arguments, subclasses
 from ._splits import SPLITS
 
 
-def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]]:
-    """Finds the data module that a checkpoint was trained with, and options for any machine."""
+def remembered_data(about: About, base: type) -> tuple[type[Any], dict[str, Any]]:
+    """Finds the data module that a checkpoint was trained with, and options for any machine.
+
+    It is an imported subclass of ``base``.
+    """
     data = about["data"]
     if data is None:
         raise UserError(
             "the checkpoint does not say what data it was trained on; name it with --data"
         )
     name = printable(data["class_path"])
-    data_class = imported_class(name, ImageDataModule)
+    data_class = imported_class(name, base)
     if data_class is None:
         raise UserError(
             f"the checkpoint was trained on {name}, which is no data module that is imported here;"
@@ -37,29 +41,32 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
 
 
 def opened_data(
-    checkpoint: Checkpoint, hparams_file: str | Path | None, arguments: dict[str, Any]
-) -> ImageDataModule:
+    base: type,
+    checkpoint: Checkpoint,
+    hparams_file: str | Path | None,
+    arguments: dict[str, Any],
+) -> Any:
     """Builds the data module that a checkpoint was trained with, from imported classes."""
     about = checkpoint[ABOUT]
     if hparams_file is not None and about["data"] is not None:
         about["data"]["init_args"] = read_hparams(hparams_file)
-    data_class, options = remembered_data(about)
+    data_class, options = remembered_data(about, base)
     require_datasets(about, arguments)
     require_arguments(data_class, options | arguments)
     data = data_class(**options | arguments)
     if "root" not in arguments:
         require_there(data, options)
-    restore_data(data, states_of_data(checkpoint))
+    restore_data(data, states_of_data(checkpoint, base))
     return data
 
 
-def states_of_data(checkpoint: Checkpoint) -> dict[str, Any]:
+def states_of_data(checkpoint: Checkpoint, base: type) -> dict[str, Any]:
     """Returns the states that data modules have saved in a checkpoint, by the names of classes."""
-    names = {cls.__qualname__ for cls in subclasses(ImageDataModule)}
+    names = {cls.__qualname__ for cls in subclasses(base)}
     return {name: checkpoint[name] for name in names & checkpoint.keys()}
 
 
-def restore_data(data: ImageDataModule, states: Mapping[str, Any]) -> None:
+def restore_data(data: LightningDataModule, states: Mapping[str, Any]) -> None:
     """Gives a data module the state that one of its class has saved, as Lightning does."""
     if (name := type(data).__qualname__) in states:
         data.load_state_dict(states[name])
@@ -81,7 +88,7 @@ def require_datasets(about: About, given: Collection[str]) -> None:
             )
 
 
-def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:
+def require_there(data: LightningDataModule, options: dict[str, Any]) -> None:
     """Refuses to download to a folder that only a checkpoint names, except to the default."""
     root = options.get("root")
     folder = getattr(data, "images_root", None)

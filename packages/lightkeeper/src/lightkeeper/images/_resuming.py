@@ -2,22 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.optim import LBFGS, Adafactor, Optimizer
-from torchmetrics import Metric
 
 from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit, require_like
 from ..exact._upstream import progress_of
 from ._checkpoint import Checkpoint, damaged
-
-if TYPE_CHECKING:
-    from ._module import ClassifierModule
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
 """Optimizers of torch whose states do not have the shapes of their parameters."""
@@ -26,7 +22,6 @@ _NUMBERS = ("step", "eta", "mu", "mu_product")
 _OF_SCHEDULES = ("last_epoch", "base_lrs", "_last_lr", "_step_count")
 """What all schedules have; what those of others have besides, they know."""
 _MISFIT = "does not fit this run"
-_UPDATES = "update_count"
 
 _Count = Annotated[int, Rule("a whole number from 0", lambda count: count >= 0)]
 _FromZero = Annotated[Any, Rule("a number from 0", lambda x: _is_number(x) and x >= 0)]
@@ -77,7 +72,7 @@ class Resumable(Restorable):
     newest_metrics: dict[str, float]
 
 
-def require_restorable(trainer: Trainer, model: "ClassifierModule", checkpoint: Checkpoint) -> None:
+def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Checkpoint) -> None:
     """Requires what the loops, callbacks, metrics and averages of a run can take over."""
     with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
         require_fit(checkpoint, Restorable)
@@ -88,12 +83,6 @@ def require_restorable(trainer: Trainer, model: "ClassifierModule", checkpoint: 
             if (key := callback.state_key) in checkpoint["callbacks"]:
                 with inside("callbacks", type(callback).__name__):
                     _require_state_of(callback, checkpoint["callbacks"][key])
-        metrics = {n: part for n, part in model.named_modules() if isinstance(part, Metric)}
-        for place, states in enumerate(checkpoint.get("metric_states", [])):
-            for name in states.keys() & metrics.keys():
-                with inside("metric_states", place, name):
-                    expected = {_UPDATES: torch.tensor(0), **metrics[name].metric_state}
-                    _require_tensors(states[name], expected)
         _require_average(model, checkpoint)
         precision = trainer.precision_plugin
         if (key := type(precision).__qualname__) in checkpoint:
@@ -101,7 +90,7 @@ def require_restorable(trainer: Trainer, model: "ClassifierModule", checkpoint: 
                 require_like(checkpoint[key], precision.state_dict())
 
 
-def _require_average(model: "ClassifierModule", checkpoint: Checkpoint) -> None:
+def _require_average(model: LightningModule, checkpoint: Checkpoint) -> None:
     averaging = {"n_averaged": torch.tensor(0)}
     for key, expected in {
         "current_model_state": model.state_dict(),

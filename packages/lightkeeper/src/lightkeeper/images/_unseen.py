@@ -40,7 +40,7 @@ def was_trained_on(about: About, data: ImageDataModule, split: str) -> bool | No
     if known is not None and data.digests().get("train") == known:
         return False
     try:
-        data_class, options = remembered_data(about)
+        data_class, options = remembered_data(about, ImageDataModule)
     except UserError:
         return None
     try:
