@@ -34,6 +34,7 @@ from project.model import ImageClassifier
 ROOT = Path(__file__).parents[1]
 
 ONE_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
+FLOWERS = "--data=SyntheticFlowersDataModule"
 TINY_DATA = [
     *("--data.train_size=64", "--data.val_size=24", "--data.test_size=26"),
     *("--data.image_size=32", "--data.batch_size=16"),
@@ -45,7 +46,7 @@ TINY_TRAINER = [
     "--trainer.log_every_n_steps=1",
 ]
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
-TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
+TINY = [FLOWERS, *TINY_DATA, *TINY_TRAINER, *QUIET]
 SLIM = ["--model.arch=resnet9_slim"]
 SMALL = ["--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"]
 """Two epochs of four steps each."""
@@ -110,7 +111,7 @@ def fit(*args: str, drawn: bool = False) -> FitCLI:
 
 
 def small(
-    *args: str, data=(*TINY_DATA, "--data.cutout=8"), callbacks=(), network=SmallNetwork
+    *args: str, data=(FLOWERS, *TINY_DATA, "--data.cutout=8"), callbacks=(), network=SmallNetwork
 ) -> FitCLI:
     """Runs ``python -m project.fit`` with a network that takes no time, by default on drawn flowers, with further callbacks."""
     own = FitCLI._callbacks

@@ -11,7 +11,7 @@ from lightkeeper.exact import UserError
 from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Adam
 
-from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
+from project.data import FolderDataModule, ImageDataModule
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.networks import find_builder
@@ -87,7 +87,7 @@ KEPT = f"""
 --config={{model: {{class_path: ImageClassifier, init_args: {{optimizer: AdamW, {STEPS}}}, arch: resnet34}}}} -> {STEPPED}
 --config={{model: {{init_args: {{arch: resnet34, optimizer.class_path: AdamW, {STEPS}}}}}}} -> {STEPPED}
 --config={{trainer: {{logger: {{class_path: CSVLogger, init_args: {{name: a}}}}}}}} --trainer.logger=null -> trainer.logger: null
---data=CIFAR10DataModule --data.batch_size=4 -> data.crop_padding: 4, data.val_fraction: 0.1
+--data=tests.stubs.NoiseDataModule --data.batch_size=4 -> data.val: 7, data.test: 11
 --data=. --data.label_from=[0-9] --data.group=a: b -> data.label_from: '[0-9]', data.group: 'a: b'
 --config={{data.group: a}} --data=. --data.group=null -> data.group: null
 --config={{model.arch_args: {{a: 1e-3, b: yes}}, name: 2020-01-01}} -> model.arch_args: {{a: 0.001, b: true}}, name: '2020-01-01'
@@ -114,7 +114,7 @@ V2, LR = (
     "torchvision.transforms.v2",
     "--config={model: {optimizer: {class_path: AdamW, init_args: {lr: 0.01}}}}",
 )
-AUGMENT = f"--config={{data: {{class_path: CIFAR10DataModule, init_args: {{train_transforms: [{V2}.RandAugment]}}}}}}"
+AUGMENT = f"--config={{data: {{class_path: tests.stubs.NoiseDataModule, init_args: {{train_transforms: [{V2}.RandAugment]}}}}}}"
 MORE = f"--config={{data: {{train_transforms+: [{{class_path: {V2}.RandomErasing}}]}}, trainer.callbacks+: Timer}}"
 LATER = f"""
 {A} --trainer.max_epochs=3 {B} -> trainer.max_epochs: 3, model.arch: resnet50, model.layer_decay: 0.1, model.arch_args: {{b: 2}}
@@ -216,7 +216,7 @@ def test_the_help_of_fit_is_one_page_of_all_options_that_are_not_advanced(monkey
 
 def test_the_rest_and_a_class_of_ones_own_are_in_help_all(capsys):
     text, names = names_shown(ParsingOnly, f"--model={OWN_MODEL}", "--help-all", capsys=capsys)
-    own = {f"--data.{name}" for name in inspect.signature(CIFAR10DataModule).parameters}
+    own = {f"--data.{name}" for name in inspect.signature(FolderDataModule).parameters}
     own |= {"--data.prefetch_factor", "--model.layer_decay", "--model.gamma"}
     assert own - {"--data.kwargs"} <= names
     assert "--trainer.check_val_every_n_epoch" in text

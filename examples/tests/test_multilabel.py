@@ -9,6 +9,7 @@ from lightkeeper.exact import UserError
 from lightkeeper.images._files import prepare
 from scipy.special import expit
 
+from examples.multilabel import MultilabelClassifier
 from project.model.formats import ProbabilityNetwork, metadata, trace
 from tests.conftest import (
     MULTILABEL,
@@ -22,6 +23,7 @@ from tests.conftest import (
     rows,
     small,
 )
+from tests.test_hub import require_same_in_timm
 
 
 def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path):
@@ -70,3 +72,8 @@ def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
 def test_balancing_is_refused_by_a_model_of_several_classes(workplace):
     with pytest.raises(UserError, match="need images of one class each"):
         small(*MULTILABEL, "--model.loss.class_weights=balanced", data=PAIRS)
+
+
+def test_timm_alone_gives_the_checkpoints_probabilities(tmp_path):
+    pytest.importorskip("timm", reason="timm is an extra")
+    require_same_in_timm(tmp_path, MultilabelClassifier, {"arch": "timm/test_resnet"})

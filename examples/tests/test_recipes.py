@@ -17,8 +17,8 @@ from examples.recipes.airbench import Airbench, WhitenByFirstBatch, patch_covari
 from examples.recipes.head_first import HeadFirst
 from examples.recipes.muon import Muon
 from tests.conftest import small
-from tests.model.test_classifier import Memory, linear, trainer
-from tests.model.test_optimizers import cosine
+from tests.model.test_classifier import Memory, linear, require_no_reading, trainer
+from tests.model.test_optimizers import cosine, require_rates_that_differ
 
 
 def test_airbench_is_the_papers_network_whose_convolutions_begin_by_copying_their_input():
@@ -149,3 +149,11 @@ def test_a_compiled_network_has_a_finite_gradient_in_bfloat16():
         network(images).sum().backward()
     for parameter in network.parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all()
+
+
+def test_muon_has_rates_that_a_schedule_scales_and_reads_nothing_from_its_device(
+    workplace, monkeypatch
+):
+    require_rates_that_differ(partial(Muon, lr=0.1, adam_lr=0.01), 1.0)
+    muon = ["--model.optimizer=examples.recipes.muon.Muon", "--trainer.gradient_clip_val=1"]
+    require_no_reading(monkeypatch, muon)
