@@ -12,7 +12,6 @@ from torchmetrics.classification import MultilabelAveragePrecision
 from examples.recipes.multilabel_metrics import BestThresholds, ExactMatch, MultilabelF1
 from project.data import ArrayDataset, SyntheticFlowersDataModule
 from project.model import ImageClassifier
-from project.model.metrics import MeanLoss
 
 
 class FlowerPairs(SyntheticFlowersDataModule):
@@ -40,7 +39,7 @@ class MultilabelClassifier(ImageClassifier):
         """Returns exact match, F1 with the thresholds that make it greatest, and mean average precision."""
         num_classes = len(self.class_names)
         return {
-            "loss": MeanLoss(),
+            "loss": super().configure_metrics()["loss"],
             "accuracy": ExactMatch(),
             "f1": MultilabelF1(num_classes),
             "thresholds": BestThresholds(num_classes),
@@ -50,8 +49,8 @@ class MultilabelClassifier(ImageClassifier):
     def on_test_epoch_start(self) -> None:
         """Has the test decide by the thresholds of the validation set."""
         super().on_test_epoch_start()
-        chosen = [(self.thresholds or {}).get(name, 0.5) for name in self.class_names]
-        self.test_metrics["accuracy"].thresholds = self.test_metrics["f1"].thresholds = chosen
+        for name in ("accuracy", "f1"):
+            self.test_metrics[name].thresholds = [*(self.thresholds or {"": 0.5}).values()]
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """That of each class, float (N, classes)."""
@@ -60,10 +59,7 @@ class MultilabelClassifier(ImageClassifier):
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The mean binary cross entropy of each image, float (N,)."""
         known = (labels >= 0).float()
-        return F.binary_cross_entropy_with_logits(
-            logits, labels.float(), known, reduction="none"
-        ).mean(1)
+        cost = F.binary_cross_entropy_with_logits(logits, labels.float(), known, reduction="none")
+        return cost.mean(1)
 
-    def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The same."""
-        return self.loss(logits, labels)
+    evaluation_loss = loss

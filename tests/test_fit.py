@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from lightkeeper.exact import UserError
-from lightkeeper.images._bookkeeping import Bookkeeping
 from lightkeeper.images._checkpoint import ABOUT
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from project.fit import FitCLI
+from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, events, fit, load, read_json, require_same_end, small
 
 
@@ -114,7 +114,7 @@ def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatc
     (run / "metrics.json").unlink()
     before = (run / "checkpoints" / "best.ckpt").read_bytes()
     hook = "on_validation_epoch_end"
-    monkeypatch.setattr(Bookkeeping, hook, lambda _, *args: args[1].log("val/accuracy", 0.0))
+    monkeypatch.setattr(ImageClassifier, hook, lambda model: model.log("val/accuracy", 0.0))
     monkeypatch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
     place = ["--trainer.default_root_dir=elsewhere", "--name=tiny"]
     fit(*TINY, *SLIM, "--trainer.max_epochs=2", *place)

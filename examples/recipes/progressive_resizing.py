@@ -9,7 +9,9 @@ from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from lightkeeper.exact import UserError
 from lightkeeper.images import ImageBatch
 from lightning.pytorch import Callback, Trainer
+from torch import Tensor, nn
 
+from project.model.normalize import resized
 from project.model.schedules import total_steps
 
 
@@ -50,6 +52,8 @@ class ProgressiveResizing(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Counts the steps of training, and checks ``multiple``."""
         self._total_steps = total_steps(trainer)
+        self._size: int | None = None
+        self._hook = pl_module.network.register_forward_pre_hook(self._resize)
         full = pl_module.preprocessing["crop"]
         if self.start < 1 and self.multiple >= full:
             raise UserError(
@@ -62,10 +66,16 @@ class ProgressiveResizing(Callback):
     ) -> None:
         """Sets the image size for the batch."""
         done = trainer.global_step / self._total_steps
-        pl_module.train_image_size = self.image_size(done, batch.images.shape[-1])
+        self._size = self.image_size(done, batch.images.shape[-1])
+
+    def _resize(self, network: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+        """Resizes normalised images on their way into the network, which keeps their layout."""
+        (images,) = inputs
+        return resized(images, self._size).to(images.dtype) if network.training else images
 
     def on_train_end(self, trainer: Trainer, pl_module: Any, *_: object, **__: object) -> None:
         """Lets the model take images of their full size again."""
-        pl_module.train_image_size = None
+        if hasattr(self, "_hook"):
+            self._hook.remove()
 
     on_exception = on_train_end

@@ -140,6 +140,7 @@ class ImageClassifier(LightningModule):
         if arch is None:
             arch = "resnet9_slim" if preprocessing["crop"] < 64 and weights is None else "resnet18"
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
+        self.hparams["model"] = type(self).__name__  # all that a file of weights alone says of it
         if "arch" in self.hparams:  # not where a subclass decides on the network
             self.hparams["arch"] = arch  # a later default must not change what a checkpoint means
         self.class_names, self.preprocessing = list(class_names), preprocessing

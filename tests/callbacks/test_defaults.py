@@ -56,6 +56,8 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     assert kinds([one for one in run.callbacks if type(one).__module__.startswith(ours)]) == {
         "Bookkeeping",
         "ExactTraining",
+        "CollectPredictions",
+        "DescribeCheckpoint",
     }
     assert not (RUN / "plots").exists()
     best = load(RUN / "checkpoints" / "best.ckpt")

@@ -244,3 +244,13 @@ def test_metrics_of_a_command_are_in_callback_metrics_and_results(workplace):
     assert float(run.trainer.callback_metrics["test/loss"]) == pytest.approx(test["loss"])
     assert read_json(Path(RUN) / "metrics.json")["test"] == test
     assert load(BEST)["about"]["metrics"]["val"] == read_json(RUN / "metrics.json")["val"]
+
+
+@pytest.mark.filterwarnings("ignore:.*many workers", "ignore:You have overridden")
+def test_a_file_of_weights_alone_is_of_the_class_that_was_saved(workplace):
+    model = classifier(Counted)
+    run = trainer(max_epochs=1)
+    run.fit(model, datamodule=Memory())
+    run.save_checkpoint("weights.ckpt", weights_only=True)
+    assert "about" not in load(Path("weights.ckpt"))
+    assert type(ImageClassifier.load_from_checkpoint("weights.ckpt")) is Counted

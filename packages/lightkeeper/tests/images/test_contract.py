@@ -279,7 +279,7 @@ def test_numpys_numbers_and_paths_as_options_of_data_leave_a_checkpoint_readable
     loaded = ToyClassifier.load_from_checkpoint(path)
     assert [type(name) for name in loaded.class_names] == [str] * 3
     opened: Any = Sized.load_from_checkpoint(path, place=Path("there"))
-    assert opened.size == 48
+    assert opened.sizes["train"] == 48
     assert load(path)["about"]["data"]["init_args"]["rates"] == [0.5, True, "x"]
     assert load(path)["datamodule_hyper_parameters"]["place"] == "here"
 

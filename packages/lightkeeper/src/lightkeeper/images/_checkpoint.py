@@ -120,7 +120,8 @@ def _described(content: Any) -> Any:
     options = content.get(_OPTIONS) if isinstance(content, dict) else None
     if not isinstance(options, dict) or ABOUT in content:
         return content
-    about = {name: options.get(name) for name in ("class_names", "preprocessing")}
+    known = ("model", "class_names", "preprocessing")
+    about = {name: options[name] for name in known if name in options}
     about |= {"arch": options.get("arch") or "", "arch_args": options.get("arch_args") or {}}
     about |= {"epoch": content.get("epoch", 0), "step": content.get("global_step", 0)}
     return {**content, ABOUT: {**about, "data": None, "metrics": {}}}
