@@ -2,6 +2,8 @@
 PYTHON ?= python3
 SEEDS ?= 0 1 2 3 4
 BIN := .venv/bin
+PYTEST = $(CURDIR)/$(BIN)/python -m pytest
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 # threads that wait sleep: on two busy cores, training the built-in data took 70 s of CPU time, and 233 s otherwise
 export OMP_WAIT_POLICY ?= passive
 LIBRARY := $(wildcard packages/lightkeeper)
@@ -38,13 +40,15 @@ fit: .venv/installed
 	$(BIN)/python -m project.fit $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
+	$(PYTEST) $(PARALLEL) $(ARGS)
+	$(if $(ARGS),,$(if $(LIBRARY),cd $(LIBRARY) && $(PYTEST) $(PARALLEL)))
 
 test-slow: .venv/installed
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
+	$(if $(ARGS),,$(if $(LIBRARY),cd $(LIBRARY) && $(PYTEST) -m slow))
 
 stress: .venv/installed
-	$(BIN)/python -m tests.stress $(ARGS)
+	$(if $(LIBRARY),cd $(LIBRARY) && $(CURDIR)/$(BIN)/python -m tests.stress $(ARGS))
 
 benchmark: .venv/installed
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -66,6 +70,7 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/typos
 	$(BIN)/mypy
+	$(if $(LIBRARY),cd $(LIBRARY) && $(CURDIR)/$(BIN)/mypy)
 
 notebook: .venv/installed
 	$(BIN)/jupyter lab $(ALLOW_ROOT) notebooks/explore_checkpoint.ipynb

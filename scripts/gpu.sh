@@ -19,3 +19,4 @@ python scripts/seeds.py runs/cifar10_94_*
 [ -f gpu.json ] || python -m benchmarks --output gpu.json
 TORCHINDUCTOR_CUDAGRAPHS=1 train graphs_94 --model.compile true && python scripts/seeds.py runs/graphs_94
 python -m pytest -rs tests/test_gpu.py
+if [ -d packages/lightkeeper ]; then cd packages/lightkeeper && python -m pytest -rs tests/exact/test_gpu.py; fi

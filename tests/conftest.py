@@ -1,43 +1,40 @@
-"""Shared by tests: tiny runs of the real command, and folders of small images."""
+"""Shared by tests: tiny runs of the commands, and folders of small images."""
 
 import colorsys
-import gc
+import csv
 import json
+import os
+import signal
+import subprocess
 import warnings
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from lightkeeper.cli._entry import one_line_errors
 from lightkeeper.exact._quiet import quiet_libraries
+from lightning.pytorch import Callback, Trainer
 from matplotlib.figure import Figure
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from torch.optim.swa_utils import update_bn
 
 from project import predict, report
-from project.data import ImageDataModule
+from project.data import ImageDataModule, SyntheticFlowersDataModule
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
-from tests.engine import toy
-from tests.engine.conftest import surroundings as surroundings, workplace as workplace
-from tests.engine.toy import (
-    LAST as LAST,
-    RUN as RUN,
-    SmallNetwork as SmallNetwork,
-    cases as cases,
-    load as load,
-    one_line as one_line,
-    read_json as read_json,
-    require_same_end as require_same_end,
-    rows as rows,
-)
 
 ROOT = Path(__file__).parents[1]
 
 ONE_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
+FLOWERS = "--data=SyntheticFlowersDataModule"
 TINY_DATA = [
     *("--data.train_size=64", "--data.val_size=24", "--data.test_size=26"),
     *("--data.image_size=32", "--data.batch_size=16"),
@@ -49,17 +46,43 @@ TINY_TRAINER = [
     "--trainer.log_every_n_steps=1",
 ]
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
-TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
+TINY = [FLOWERS, *TINY_DATA, *TINY_TRAINER, *QUIET]
 SLIM = ["--model.arch=resnet9_slim"]
 SMALL = ["--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"]
 """Two epochs of four steps each."""
 MULTILABEL = ["--model=examples.multilabel.MultilabelClassifier", "--monitor=val/mAP"]
 PAIRS = ["--data=examples.multilabel.FlowerPairs", *TINY_DATA]
+RUN = Path("runs/run")
+BEST = RUN / "checkpoints" / "best.ckpt"
+LAST = RUN / "checkpoints" / "last.ckpt"
 
 
-def pytest_collection_finish() -> None:
-    """Keeps Python from looking for garbage among what was imported, which takes longer than some tests do."""
-    gc.freeze()
+def cases(names: str, *rows: Any, **options: Any) -> Any:
+    """Runs a test for each row of a table, whose columns are named."""
+    # addresses are never the same
+    ids = {"ids": lambda value: str(value).partition(" at 0x")[0][:60]}
+    return pytest.mark.parametrize(
+        names.split() if " " in names else names, rows, **(ids | options)
+    )
+
+
+class SmallNetwork(nn.Sequential):
+    """Has batch statistics and dropout, which make resuming hard, and is written in no time."""
+
+    def __init__(self, num_classes: int) -> None:
+        layers = {
+            "conv1": nn.Conv2d(3, 8, 3, stride=2, bias=False),
+            "bn1": nn.BatchNorm2d(8),
+            "relu1": nn.ReLU(),
+            "conv2": nn.Conv2d(8, 16, 3, stride=2, bias=False),
+            "bn2": nn.BatchNorm2d(16),
+            "relu2": nn.ReLU(),
+            "pool": nn.AdaptiveAvgPool2d(1),
+            "flatten": nn.Flatten(),
+            "dropout": nn.Dropout(0.2),
+            "fc": nn.Linear(16, num_classes),
+        }
+        super().__init__(OrderedDict(layers))
 
 
 @contextmanager
@@ -88,7 +111,7 @@ def fit(*args: str, drawn: bool = False) -> FitCLI:
 
 
 def small(
-    *args: str, data=(*TINY_DATA, "--data.cutout=8"), callbacks=(), network=SmallNetwork
+    *args: str, data=(FLOWERS, *TINY_DATA, "--data.cutout=8"), callbacks=(), network=SmallNetwork
 ) -> FitCLI:
     """Runs ``python -m project.fit`` with a network that takes no time, by default on drawn flowers, with further callbacks."""
     own = FitCLI._callbacks
@@ -100,7 +123,65 @@ def small(
         return fit(*data, *TINY_TRAINER, *QUIET, *SMALL, *args)
 
 
-stop_at = partial(toy.stop_at, fit=small)
+class AtStep(Callback):
+    """Asks this process to stop before a step, counted from 1, as the system might."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_before_optimizer_step(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step + 1 == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def stop_at(step: int, *args: str, **options: Any) -> None:
+    """Runs ``small``, which a signal stops in a step: its code asks for another turn."""
+    with pytest.raises(SystemExit) as stopped:
+        small(*args, callbacks=[AtStep(step)], **options)
+    assert stopped.value.code == 75
+
+
+def one_line(command: Callable[[], object], capsys: Any) -> str:
+    """The line of the error that a command ends with, behind what it says of its work."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        command()
+    *notes, line = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith("error: ")
+    assert not [
+        note for note in notes if note.startswith(("error", "Traceback")) or "Warning" in note
+    ]
+    return str(line)
+
+
+def read_json(path: Path | str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def load(path: Path) -> Any:
+    return torch.load(path, weights_only=True)
+
+
+def rows(path: Path | str) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def events(run: Path) -> EventAccumulator:
+    """TensorBoard's files of a run."""
+    sizes = {"images": 0, "scalars": 0}
+    return EventAccumulator(str(run), size_guidance=sizes, purge_orphaned_data=False).Reload()
+
+
+def require_same_end(first: Path, second: Path) -> None:
+    """Compares two runs' last checkpoints and metrics, bit for bit."""
+    ends = [load(run / "checkpoints" / "last.ckpt") for run in (first, second)]
+    for part in ("state_dict", "optimizer_states"):
+        torch.testing.assert_close(*(end[part] for end in ends), rtol=0, atol=0)
+    assert ends[0]["lr_schedulers"] == ends[1]["lr_schedulers"]
+    for name in ("metrics.json", "metrics.csv"):
+        assert (first / name).read_text() == (second / name).read_text()
 
 
 def evaluate(*args: str) -> EvaluateCLI:
@@ -137,43 +218,6 @@ def opened(run: Path) -> tuple[ImageClassifier, ImageDataModule]:
     return ImageClassifier.load_from_checkpoint(best).eval(), data
 
 
-@pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory) -> Path:
-    """The folder of a finished run, to be read only."""
-    root: Path = tmp_path_factory.mktemp("session") / "runs"
-    fit(
-        *TINY,
-        *SLIM,
-        "--model.optimizer.lr=0.1",
-        f"--trainer.default_root_dir={root}",
-        "--name=tiny",
-    )
-    return root / "tiny"
-
-
-@pytest.fixture(scope="session")
-def multilabel(tmp_path_factory) -> Path:
-    """The folder of a finished run of the multi-label classifier, with all its plots."""
-    root: Path = tmp_path_factory.mktemp("multilabel")
-    fit(
-        *TINY,
-        *PAIRS,
-        *MULTILABEL,
-        *SLIM,
-        f"--trainer.default_root_dir={root}",
-        "--name=run",
-        drawn=True,
-    )
-    return root / "run"
-
-
-@pytest.fixture
-def without_initialisation(monkeypatch):
-    """Leaves the weights of networks as memory has them, for commands that train nothing: it takes less time."""
-    for name in ("kaiming_normal_", "kaiming_uniform_", "trunc_normal_", "normal_", "uniform_"):
-        monkeypatch.setattr(f"torch.nn.init.{name}", lambda tensor, *_args, **_options: tensor)
-
-
 def draw_image(hue: float, seed: int, size: tuple[int, int] = (40, 32)) -> Image.Image:
     """A noisy image of one colour."""
     noise = np.random.default_rng(seed).normal(0, 12, (size[1], size[0], 3))
@@ -181,12 +225,13 @@ def draw_image(hue: float, seed: int, size: tuple[int, int] = (40, 32)) -> Image
     return Image.fromarray((colour + noise).clip(0, 255).astype(np.uint8))
 
 
-def make_folder(root: Path, classes: dict[str, int]) -> Path:
+def make_folder(root: Path, classes: dict[str, int], size: tuple[int, int] = (40, 32)) -> Path:
     """A folder of image files for each class, with that many files each."""
     for position, (name, count) in enumerate(classes.items()):
         (root / name).mkdir(parents=True)
         for number in range(count):
-            draw_image(position / len(classes), seed=number).save(root / name / f"{number}.jpg")
+            image = draw_image(position / len(classes), number, size)
+            image.save(root / name / f"{number}.jpg")
     return root
 
 
@@ -199,27 +244,43 @@ def write_csv(folder: Path) -> None:
     (folder / "labels.csv").write_text("\n".join(rows))
 
 
-def write_coco(file: Path) -> None:
-    """Annotations of two boxes in each of twelve images, of two categories."""
-    paths = sorted(make_folder(file.parent, {"pets": 12}).glob("pets/*"))
-    images = [{"id": at, "file_name": f"pets/{path.name}"} for at, path in enumerate(paths)]
-    boxes = [
-        {"image_id": at, "category_id": category, "bbox": [category, 2, 20, 18]}
-        for at in range(len(paths))
-        for category in (3, 7)
-    ]
-    categories = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
-    coco = {"images": images, "annotations": boxes, "categories": categories}
-    file.write_text(json.dumps(coco))
+def quiet_trainer(**options: Any) -> Trainer:
+    """A plain trainer on one CPU that leaves nothing behind."""
+    quiet: dict[str, Any] = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return Trainer(**{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **quiet, **options})
 
 
-def write_pets(root: Path) -> None:
-    """Files as those of torchvision's ``OxfordIIITPet``, which it then does not download."""
-    names = [f"{kind}_{number}" for kind in ("Abyssinian", "beagle") for number in range(8)]
-    (root / "images").mkdir(parents=True)
-    (root / "annotations").mkdir()
-    for split in ("trainval", "test"):
-        lines = [f"{name} {1 + name.startswith('beagle')} 1 1" for name in names]
-        (root / "annotations" / f"{split}.txt").write_text("\n".join(lines))
-    for seed, name in enumerate(names):
-        draw_image(0.5, seed).save(root / "images" / f"{name}.jpg")
+def flowers(train: int, evaluation: int, batch_size: int, **options: Any) -> Any:
+    """Drawn flowers; validation and test have the same number."""
+    sizes = {"train_size": train, "val_size": evaluation, "test_size": evaluation, "image_size": 32}
+    return SyntheticFlowersDataModule(**sizes, batch_size=batch_size, **options)
+
+
+def classifier(cls: type[ImageClassifier] = ImageClassifier, **options: Any) -> ImageClassifier:
+    """Fixed weights, with BatchNorm statistics of the data so that predictions are of several classes."""
+    torch.manual_seed(0)
+    data = flowers(32, 1, 1)
+    data.setup("fit")
+    model = cls(data.class_names, data.preprocessing, **{"arch": "resnet9_slim", **options})
+    update_bn([data.splits["train"].__getitems__(list(range(32))).images], model)
+    return model
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment for one thread and the CPU, from where this project is imported."""
+    own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, **own, "PYTHONPATH": path, **extra}
+
+
+def succeed(command: list[str], cwd: Path, timeout: float = 120, **extra: str) -> Any:
+    """Runs a command to its end, which must be a good one; what it wrote."""
+    options: Any = {"capture_output": True, "text": True, "check": False, "timeout": timeout}
+    done = subprocess.run(command, cwd=cwd, env=environment(**extra), **options)
+    assert done.returncode == 0, f"{done.stdout}\n--- stderr\n{done.stderr}"
+    return done

@@ -13,9 +13,7 @@ from PIL import Image
 from project import check_data
 from project.data import CSVDataModule, FolderDataModule
 from project.fit import FitCLI
-from tests.conftest import ROOT, call
-from tests.engine.loading.image_files import damage_deep_inside, write_folder
-from tests.engine.loading.stubs import by_class
+from tests.conftest import ROOT, call, draw_image, make_folder
 
 CLASSES = {"daisy": 12, "rose": 10, "向日葵": 8}
 
@@ -34,17 +32,27 @@ def inspected(tmp_path, capsys):
 
 @pytest.fixture
 def root(tmp_path):
-    return write_folder(tmp_path / "my images", CLASSES)
+    return make_folder(tmp_path / "my images", CLASSES)
 
 
 def counts(data: Any) -> dict[str, dict[str, int]]:
-    files = by_class(data)
-    return {name: {split: len(files[split][name]) for split in files} for name in CLASSES}
+    found: dict[str, dict[str, int]] = {name: {} for name in CLASSES}
+    for file in data.files():
+        found[file.label][file.split] = found[file.label].get(file.split, 0) + 1
+    return found
+
+
+def damage_deep_inside(path: Path) -> None:
+    """Writes a PNG file, whatever its name, that only decoding all of it finds broken."""
+    draw_image(0.5, 0, (64, 64)).save(path, format="PNG")
+    data = bytearray(path.read_bytes())
+    data[2000:2100] = bytes(100)
+    path.write_bytes(data)
 
 
 def test_names_of_any_length_are_printed_in_short(tmp_path, inspected):
     """Two that begin alike are two classes."""
-    root = write_folder(tmp_path / "images", {"a": 12, "b": 12})
+    root = make_folder(tmp_path / "images", {"a": 12, "b": 12})
     paths = sorted(path.relative_to(root) for path in root.rglob("*.jpg"))
     rows = [f"{path},{100_000 * 'x'}{path.parent}" for path in paths]
     (root / "labels.csv").write_text("\n".join([f"path,{100_000 * 'y'}", *rows]))
@@ -78,22 +86,22 @@ def test_a_good_folder_can_train_and_its_classes_are_counted_in_the_splits_of_tr
 
 def test_the_same_image_is_found_across_splits_and_classes(tmp_path, inspected):
     folders = ("train/a", "train/b", "val/a", "val/b", "test/a", "test/b")
-    root = write_folder(tmp_path / "root", dict.fromkeys(folders, 3))
-    shutil.copy(root / "train/a/image 0.jpg", root / "val/a/image 0.jpg")  # leaks
-    shutil.copy(root / "train/a/image 1.jpg", root / "train/b/image 1.jpg")  # contradicts
+    root = make_folder(tmp_path / "root", dict.fromkeys(folders, 3))
+    shutil.copy(root / "train/a/0.jpg", root / "val/a/0.jpg")  # leaks
+    shutil.copy(root / "train/a/1.jpg", root / "train/b/1.jpg")  # contradicts
     # the same pixels in another file
-    Image.open(root / "train/b/image 2.jpg").save(root / "test/b/2.bmp")
+    Image.open(root / "train/b/2.jpg").save(root / "test/b/2.bmp")
     _, facts, printed = inspected(root)
     groups = [
         ([file["file"] for file in group["files"]], group["across_splits"], group["across_classes"])
         for group in facts["duplicates"]
     ]
     assert sorted(groups) == [
-        (["train/a/image 0.jpg", "val/a/image 0.jpg"], True, False),
-        (["train/a/image 1.jpg", "train/b/image 1.jpg"], False, True),
-        (["train/b/image 2.jpg", "test/b/2.bmp"], True, False),
+        (["train/a/0.jpg", "val/a/0.jpg"], True, False),
+        (["train/a/1.jpg", "train/b/1.jpg"], False, True),
+        (["train/b/2.jpg", "test/b/2.bmp"], True, False),
     ]
-    assert "'train/a/image 1.jpg' (train) = 'train/b/image 1.jpg' (train)" in printed.out
+    assert "'train/a/1.jpg' (train) = 'train/b/1.jpg' (train)" in printed.out
     assert re.search(r"same image in two splits +2\n", printed.out)
 
 

@@ -28,8 +28,6 @@ from tests.conftest import (
     read_json,
     report_of,
 )
-from tests.engine.loading.image_files import write_folder
-from tests.engine.loading.stubs import paths_of
 
 
 @pytest.fixture
@@ -104,13 +102,15 @@ def test_other_images_are_prepared_as_the_checkpoint_says_or_not_at_all(checkpoi
         part["preprocessing"] |= {"fit": "pad"}
     torch.save(content, checkpoint)
     names = content[ABOUT]["class_names"]
-    root = write_folder(tmp_path / "images", dict.fromkeys(names, 5), size=(48, 20))
+    root = make_folder(tmp_path / "images", dict.fromkeys(names, 5), size=(48, 20))
     options = [f"{checkpoint}", f"--data={root}", "--data.num_workers=0", "--data.batch_size=8"]
     with pytest.raises(UserError, match=r"trained with --data\.fit pad, but would get crop"):
         evaluate(*options, "--data.fit=crop")
     cli: Any = evaluate(*options)
     measured = read_json(tmp_path / "alone.test.metrics.json")
-    assert measured["correct"] == right(cli.model, paths_of(cli.datamodule.splits["test"]))
+    assert measured["correct"] == right(
+        cli.model, [file.path for file in cli.datamodule.files() if file.split == "test"]
+    )
     assert measured["data"]["class_path"] == "FolderDataModule"
     assert measured["data"]["init_args"].items() >= {"root": str(root), "fit": "pad"}.items()
     (root / "others").mkdir()

@@ -2,45 +2,23 @@
 
 import json
 import re
-import runpy
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
 from lightkeeper.exact import UserError
-from lightkeeper.images import Preprocessing
 from lightkeeper.images._checkpoint import ABOUT
-from lightkeeper.images._files import prepare as prepare_file
-from PIL import Image
 
 from project import export
 from project.model import ImageClassifier
 from project.model.formats import ProbabilityNetwork, load_onnx, load_pt2, write_onnx
-from tests.conftest import ROOT, call, cases, draw_image, load, one_line
-from tests.distributed.job import classifier
-from tests.engine.loading.test_metadata import (
-    CHUNKS,
-    DAMAGED,
-    FILES,
-    ODD,
-    SHORT,
-    chunk,
-    exif,
-    png,
-    short,
-)
-from tests.engine.loading.tiff_files import ORIENTATION
+from tests.conftest import ROOT, call, cases, classifier, draw_image, load, one_line
 from tests.test_predict import by_torchvision
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
-DEPLOY = ROOT / "examples" / "deploy"
 
 
 def run(checkpoint: Path, output: str | Path, *args: str) -> None:
@@ -55,8 +33,6 @@ def place(tiny_run, tmp_path_factory) -> Path:
     for number in range(8):
         image = draw_image(number / 8, seed=number, size=(40 + 7 * number, 90 - 5 * number))
         image.save(folder / "photos" / f"{number}.jpg")
-    shutil.copy(folder / "photos" / "3.jpg", folder / "photo.jpg")
-    shutil.copy(DEPLOY / "prepare.py", folder)
     trained = tiny_run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(trained)
     _, logits = by_torchvision(model, sorted((folder / "photos").iterdir()))
@@ -162,69 +138,3 @@ def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path)
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
     expected = model(images).softmax(1)
     torch.testing.assert_close(load_onnx(tmp_path / "x.onnx")(images), expected, rtol=0, atol=5e-6)
-
-
-@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
-@pytest.mark.parametrize("crop", [32, 33])
-def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit, crop):
-    prepare = runpy.run_path(str(DEPLOY / "prepare.py"))["prepare"]
-    about = Preprocessing(resize=37, crop=crop, fit=fit, mean=[0.4, 0.5, 0.6], std=[0.2] * 3)
-    texts = {"interpolation": "bilinear", "fit": fit, "resize": "37", "crop": str(crop)}
-    texts["mean"] = json.dumps(about["mean"])
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    for number, size in enumerate([(40, 32), (32, 40), (37, 37), (500, 333), (91, 20), (64, 47)]):
-        image = draw_image(number / 8, seed=number, size=size)
-        image = image.convert("L") if number == 2 else image
-        image.save(tmp_path / "x.jpg", exif=turned if number % 3 == 0 else Image.Exif())
-        expected = prepare_file(tmp_path / "x.jpg", about).numpy()
-        pixels = prepare(Image.open(tmp_path / "x.jpg"), texts)
-        assert (pixels.dtype, pixels.shape) == (np.uint8, expected.shape)
-        assert np.abs(pixels.astype(int) - expected).max() <= 1, (fit, size)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # of damage that it gets over
-@pytest.mark.parametrize("kind", [*FILES, "long text", "damaged checksum"])
-def test_the_example_opens_what_evaluation_does(tmp_path, kind):
-    example = runpy.run_path(str(DEPLOY / "prepare.py"))
-    about = Preprocessing(resize=37, crop=32, mean=[0.4, 0.5, 0.6], std=[0.2] * 3)
-    texts = {"interpolation": "bilinear", "fit": "crop", "resize": "37", "crop": "32"}
-    texts["mean"] = json.dumps(about["mean"])
-    turned = exif(ODD["text"], (ORIENTATION, SHORT, 1, short(6)))
-    if kind in FILES:
-        contents = [FILES[kind](block) for block in (*DAMAGED.values(), turned)]
-    else:
-        more = CHUNKS["text" if kind == "long text" else "EXIF checksum"]
-        contents = [
-            png(more, chunk(b"eXIf", turned[6:]), behind=behind) for behind in (False, True)
-        ]
-    for content in contents:
-        (tmp_path / "image").write_bytes(content)
-        expected = prepare_file(tmp_path / "image", about).numpy()
-        pixels = example["prepare"](example["open_photo"](content), texts)
-        assert np.abs(pixels.astype(int) - expected).max() <= 1
-
-
-@pytest.mark.parametrize("script", ["onnx_runtime.py", "plain_torch.py"])
-def test_a_photo_is_labelled_without_this_project(place, photos, script):
-    guard = 'import sys\nsys.modules["project"] = sys.modules["lightning"] = None  # importing them would raise\n'
-    command = [sys.executable, "-c", guard + (DEPLOY / script).read_text()]
-    found = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
-    label, probability = found.stdout.rstrip("\n").rsplit(" ", 1)
-    assert label == NAMES[photos[1][3].argmax()]
-    assert float(probability) == pytest.approx(
-        photos[1][3].max().item(), abs=0.02
-    )  # a pixel may differ by 1 of 255
-
-
-def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
-    monkeypatch.chdir(place)
-    monkeypatch.syspath_prepend(place)
-    runpy.run_path(str(DEPLOY / "quantize.py"))
-    images, expected = photos
-    small = place / "small.onnx"
-    shares = load_onnx(small)(images).double()
-    torch.testing.assert_close(shares, expected, rtol=0, atol=0.1)
-    about = onnxruntime.InferenceSession(small).get_modelmeta().custom_metadata_map
-    assert json.loads(about["class_names"]) == NAMES
-    assert small.stat().st_size < 0.35 * (place / "model.onnx").stat().st_size

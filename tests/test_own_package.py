@@ -37,7 +37,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibratio
 
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
-from tests.engine.toy import SmallNetwork
+from tests.conftest import SmallNetwork
 
 class PackagedClassifier(ImageClassifier):
     def configure_metrics(self):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import torch
 from lightkeeper.cli._predict import resume_rows
 from lightkeeper.exact import UserError
+from lightkeeper.images import Preprocessing
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -23,17 +25,19 @@ from tests.conftest import (
     SMALL_FILES,
     as_in_a_terminal,
     cases,
+    classifier,
     draw_image,
+    environment,
     evaluate,
+    flowers,
     label,
     make_folder,
     one_line,
+    quiet_trainer,
     read_json,
     rows,
 )
-from tests.distributed.job import classifier, flowers, trainer
-from tests.distributed.processes import environment, run, started, torchrun, wait_until
-from tests.engine.loading.image_files import prepared
+from tests.processes import started, wait_until
 
 COMMAND = [sys.executable, "-m", "project.predict"]
 PARALLEL = ["--trainer.accelerator=cpu", "--trainer.devices=2"]
@@ -44,7 +48,7 @@ def checkpoint(tmp_path_factory) -> Path:
     """A small network that takes images for several classes, with confidences in between."""
     path: Path = tmp_path_factory.mktemp("checkpoint") / "some.ckpt"
     with as_in_a_terminal():
-        one, model = trainer(1), classifier()
+        one, model = quiet_trainer(), classifier()
         model.preprocessing["resize"] = 36
         model.hparams["preprocessing"] = model.preprocessing
         one.test(model, datamodule=flowers(32, 12, 4), verbose=False)
@@ -63,6 +67,13 @@ def photos(tmp_path_factory) -> Path:
     (root / "2 notes.jpg").write_text("no image")
     (root / "more" / "empty.jpg").touch()
     return root
+
+
+def prepared(image: Image.Image, about: Preprocessing) -> torch.Tensor:
+    """What torchvision's transforms make of the pixels, uint8 (3, crop, crop)."""
+    resize, crop = v2.Resize(about["resize"], antialias=True), v2.CenterCrop(about["crop"])
+    pixels: torch.Tensor = v2.Compose([v2.PILToTensor(), resize, crop])(image)
+    return pixels
 
 
 def by_torchvision(
@@ -195,6 +206,12 @@ def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, workplac
     assert len({row["label"] for row in written}) > 1
 
 
+def run(command: list[str], **options: Any) -> Any:
+    """Runs a command, and returns how it ended."""
+    pipes: Any = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+    return subprocess.run(command, env=environment(), **pipes, **options)
+
+
 def require_same(path: str, expected: str) -> None:
     """Compares rows; some CPUs multiply matrices of other heights by other instructions."""
     for row, other in zip(rows(path), rows(expected), strict=True):
@@ -208,7 +225,7 @@ def test_two_processes_write_what_one_does_and_resume_after_a_kill(checkpoint, p
     label(checkpoint, photos, "--output=one.csv", "--embeddings=one.npy")
     command = [*COMMAND, str(checkpoint), *PARALLEL, "--batch_size=2"]
     files = ["--output=two.csv", "--embeddings=two.npy"]
-    assert "2 cannot be read" in run([*command, str(photos), *files], workplace).err
+    assert "2 cannot be read" in run([*command, str(photos), *files]).stderr
     require_same("two.csv", "one.csv")
     np.testing.assert_allclose(np.load("two.npy"), np.load("one.npy"), rtol=1e-5, atol=1e-6)
     out = Path("rows.csv")
@@ -217,20 +234,14 @@ def test_two_processes_write_what_one_does_and_resume_after_a_kill(checkpoint, p
         wait_until(lambda: out.exists() and out.read_text().count("\n") >= 3, workplace)
         killed.kill()
     listed = "".join(f"{row['path']}\n" for row in rows("one.csv"))
-    resumed = subprocess.run(
-        [*command, "-", "--resume"],
-        input=listed,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    resumed = run([*command, "-", "--resume"], input=listed)
     assert (resumed.returncode, resumed.stderr.count("\n")) == (1, 1)
     require_same("rows.csv", "one.csv")
     # all processes of a launcher end where nothing is left
     options = [str(checkpoint), str(photos), f"--output={out}", PARALLEL[0], "--resume"]
-    assert "exitcode  : 1" in run(torchrun(2, "project.predict", *options), workplace).err
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    ended = run([*torchrun, "--nproc-per-node=2", "-m", "project.predict", *options])
+    assert "exitcode  : 1" in ended.stderr
     require_same("rows.csv", "one.csv")
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from lightkeeper.exact import uniform
+from lightkeeper.exact import UserError, uniform
 from lightkeeper.images import ImageBatch
 from torch.nn import functional as F
 
 from project.data.augmentation import cutout, shift
-from tests.data.stubs import NoiseDataModule
+from tests.stubs import NoiseDataModule
 
 ALMOST_1 = 1 - 2.0**-24
 FILL = torch.tensor([26, 128, 230], dtype=torch.uint8)  # the stub's mean
@@ -78,3 +78,13 @@ def test_alternating_flips_show_each_image_both_ways_in_any_two_epochs_in_a_row(
     assert torch.equal(first, ~second)
     assert torch.equal(first, third)
     assert abs(int(first.sum()) - count / 2) < 4 * (count / 4) ** 0.5
+
+
+@pytest.mark.parametrize("options", [{"crop_padding": 12}, {"cutout": 12}, {"cutout": 99}])
+def test_what_is_wider_than_the_image_is_refused_by_its_name(options):
+    batch = ImageBatch(
+        *(field[:4] for field in NoiseDataModule().load()["train"].__getitems__(range(8)))
+    )
+    ((name, pixels),) = options.items()
+    with pytest.raises(UserError, match=f"^{name}: must be below 12, .*, got {pixels}"):
+        NoiseDataModule(**options).augment(batch, 0)

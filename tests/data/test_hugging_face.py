@@ -9,11 +9,21 @@ from lightkeeper.exact import UserError
 
 from project.data import FolderDataModule, HuggingFaceDataModule
 from project.fit import FitCLI
-from tests.conftest import cases, evaluate, fit, one_line
-from tests.data.test_torch_dataset import SMALL, TINY_MODEL, require_served_alike
-from tests.engine.loading.image_files import noise, write_folder
-from tests.engine.loading.stubs import attached
+from tests.conftest import (
+    QUIET,
+    SLIM,
+    TINY_TRAINER,
+    cases,
+    draw_image,
+    evaluate,
+    fit,
+    make_folder,
+    one_line,
+)
+from tests.stubs import attached, require_served_alike
 
+SMALL = ["--data.image_size=16", "--data.batch_size=8", "--data.num_workers=0"]
+TINY_MODEL = [*SLIM, *TINY_TRAINER, *QUIET, "--name=run"]
 datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
 
 
@@ -31,7 +41,7 @@ def rows(count: int, **columns: Any) -> Any:
         **{name: datasets.ClassLabel(names=["x", "y"]) for name in columns},
     }
     values = {
-        "image": [noise(20, 18, seed=number) for number in range(count)],
+        "image": [draw_image(0.5, number, (20, 18)) for number in range(count)],
         "label": [number % 3 for number in range(count)],
         **columns,
     }
@@ -94,7 +104,7 @@ def test_each_kind_of_folder_is_understood(tmp_path, save, layout):
 
 def test_images_are_served_as_those_of_the_folder_are_to_the_last_bit(tmp_path):
     for split in ("train", "val", "test"):
-        write_folder(tmp_path / split, {"rose": 10, "daisy": 20}, size=(60, 50))
+        make_folder(tmp_path / split, {"rose": 10, "daisy": 20}, size=(60, 50))
     options: dict[str, Any] = {"image_size": 16, "batch_size": 4, "num_workers": 0, "seed": 3}
     require_served_alike(
         HuggingFaceDataModule(str(tmp_path), **options), FolderDataModule(str(tmp_path), **options)

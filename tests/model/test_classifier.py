@@ -26,10 +26,9 @@ from project.model import CrossEntropy, ImageClassifier
 from project.model.formats import ProbabilityNetwork
 from project.model.inference import mean_logits
 from project.model.normalize import resized
-from tests.conftest import SLIM, TINY, cases, evaluate, fit, small
-from tests.engine.toy import toy_trainer
+from tests.conftest import SLIM, TINY, cases, evaluate, fit, quiet_trainer, small
 
-trainer: Any = toy_trainer
+trainer: Any = quiet_trainer
 SIDE = 16
 PREPROCESSING: Any = {
     "resize": SIDE,
@@ -209,11 +208,7 @@ class OnMeta(Callback):
         "--data.batch_transforms+=torchvision.transforms.v2.MixUp",
         "--trainer.accumulate_grad_batches=2",
     ],
-    [
-        "--model.optimizer=examples.recipes.muon.Muon",
-        "--trainer.gradient_clip_val=1",
-        "--data.crop_padding=2",
-    ],
+    ["--model.optimizer=AdamW", "--trainer.gradient_clip_val=1", "--data.crop_padding=2"],
     [
         "--data.device_cache=true",
         "--trainer.precision=bf16-mixed",
@@ -221,6 +216,10 @@ class OnMeta(Callback):
     ],
 )
 def test_a_step_reads_nothing_from_its_device(workplace, monkeypatch, flags):
+    require_no_reading(monkeypatch, flags)
+
+
+def require_no_reading(monkeypatch, flags):
     monkeypatch.setattr(
         torch, "get_device_module", lambda _: SimpleNamespace(manual_seed=lambda seed: None)
     )
@@ -297,12 +296,16 @@ class Soft(Memory):
 SOURCE = """
 import torch
 from torch.nn.functional import cross_entropy
-from examples.focal_loss import FocalLoss
 
-class Focal(FocalLoss):
+class Focal(torch.nn.Module):
     def __init__(self, gamma: float = 2.0):
-        super().__init__(gamma)
+        super().__init__()
+        self.gamma = gamma
         self.register_buffer("weights", torch.linspace(1, gamma, 8))
+
+    def forward(self, logits, labels):
+        losses = cross_entropy(logits, labels, reduction="none")
+        return (1 - (-losses).exp()) ** self.gamma * losses
 
 def squared(logits, labels):
     return cross_entropy(logits, labels, reduction="none") ** 2
@@ -332,3 +335,9 @@ def test_a_run_resumes_with_any_loss_and_its_checkpoint_needs_it_no_more(
     del sys.modules["own_losses"]
     evaluate(str(run.best))
     assert "own_losses" not in sys.modules
+
+
+@cases("names", ["a", "b", "a"], ["caf\u00e9", "x", "cafe\u0301"], [True, False], ["1", 2])
+def test_names_of_classes_are_texts_that_differ(names):
+    with pytest.raises(UserError, match=r"have one name|must be texts"):
+        ImageClassifier(names, PREPROCESSING, "resnet9_slim")

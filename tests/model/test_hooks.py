@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import StepLR
 
 from project.model import ImageClassifier
-from tests.conftest import RUN, cases, evaluate, load, read_json, small, stop_at
-from tests.engine.toy import BEST
+from tests.conftest import BEST, RUN, cases, evaluate, load, read_json, small, stop_at
 from tests.model.test_classifier import Memory, classifier, loader_of, trainer
 
 HOOKS = (
@@ -114,8 +113,8 @@ def test_a_plain_trainer_calls_the_same_hooks_as_for_a_plain_module(workplace):
     assert loaded.about["metrics"]["val"].keys() >= {"accuracy", "loss", "confusion_matrix"}
 
 
-ARCH = "--model.arch=tests.engine.toy.SmallNetwork"
-IMPORT = f"--import=tests.engine.toy,{__name__}"
+ARCH = "--model.arch=tests.conftest.SmallNetwork"
+IMPORT = f"--import=tests.conftest,{__name__}"
 ALWAYS = {"setup": 1, "teardown": 1, "configure_model": 1, "configure_callbacks": 1}
 OF_TEST = {**ALWAYS, "on_test_start": 1, "on_test_epoch_end": 1, "on_test_batch_end": 2}
 OF_FIT = {"on_fit_start": 1, "on_train_start": 1, "on_train_end": 1, "on_fit_end": 1}

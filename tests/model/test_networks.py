@@ -210,7 +210,7 @@ def test_each_parameter_is_in_one_block_and_blocks_compute_one_after_the_other(a
     "arch freeze side",
     ("mobilenet_v3_small", "backbone", 64),
     ("timm/levit_128s", "backbone", 224),  # has two heads
-    ("tests.engine.toy.SmallNetwork", "conv2", 64),
+    ("tests.conftest.SmallNetwork", "conv2", 64),
     ("resnet18", "layer4", 64),
 )
 def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_trained(

@@ -168,9 +168,9 @@ class Endless(IterableDataset[int]):
     ("dataset", "batch_size", "shuffle", "message"),
     [
         (Endless(), 2, False, "dataset must be map-style with a length, got Endless"),
-        (range(10), 3, False, "batch_size must be a multiple of 2, the number of devices, got 3"),
-        (range(10), 12, True, "batch_size must be at most 10, the number of samples, got 12"),
-        (range(1), 2, False, "dataset must be at least 2 samples, one a device, got 1"),
+        (range(10), 3, False, "batch_size: must be a multiple of 2, the number of devices, got 3"),
+        (range(10), 12, True, "batch_size: must be at most 10, the number of samples, got 12"),
+        (range(1), 2, False, "dataset: must be at least 2 samples, one a device, got 1"),
     ],
 )
 def test_what_cannot_be_loaded_exactly_is_refused(dataset, batch_size, shuffle, message):

@@ -2,7 +2,7 @@
 
 Those of Lightning's training loop are used in ``_upstream_loop.py``.
 
-``tests/engine/test_boundaries.py`` compares the source of each with the version that was read when
+``tests/test_boundaries.py`` compares the source of each with the version that was read when
 it was listed here, so that an upgrade which renames or changes one fails there, by name.
 """
 
@@ -75,7 +75,7 @@ def correct_progress(trainer: Trainer) -> None:
     metric at the end of the epoch.
     """
     loop = trainer.fit_loop.epoch_loop
-    # not by way of the property of the first, which makes that True with --trainer.max_steps
+    # not by way of the property of the first, which makes that True with a limit of steps
     trainer.fit_loop._restarting = loop.restarting = False
     loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
     by_hand = (

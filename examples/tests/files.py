@@ -1,0 +1,32 @@
+"""Files of the kinds that examples and pages name."""
+
+import json
+from pathlib import Path
+
+from tests.conftest import draw_image, make_folder
+
+
+def write_coco(file: Path) -> None:
+    """Annotations of two boxes in each of twelve images, of two categories."""
+    paths = sorted(make_folder(file.parent, {"pets": 12}).glob("pets/*"))
+    images = [{"id": at, "file_name": f"pets/{path.name}"} for at, path in enumerate(paths)]
+    boxes = [
+        {"image_id": at, "category_id": category, "bbox": [category, 2, 20, 18]}
+        for at in range(len(paths))
+        for category in (3, 7)
+    ]
+    categories = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
+    coco = {"images": images, "annotations": boxes, "categories": categories}
+    file.write_text(json.dumps(coco))
+
+
+def write_pets(root: Path) -> None:
+    """Files as those of torchvision's ``OxfordIIITPet``, which it then does not download."""
+    names = [f"{kind}_{number}" for kind in ("Abyssinian", "beagle") for number in range(8)]
+    (root / "images").mkdir(parents=True)
+    (root / "annotations").mkdir()
+    for split in ("trainval", "test"):
+        lines = [f"{name} {1 + name.startswith('beagle')} 1 1" for name in names]
+        (root / "annotations" / f"{split}.txt").write_text("\n".join(lines))
+    for seed, name in enumerate(names):
+        draw_image(0.5, seed).save(root / "images" / f"{name}.jpg")

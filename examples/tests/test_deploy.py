@@ -1,0 +1,104 @@
+"""The scripts of examples/deploy prepare and label images as evaluation does, without this project."""
+
+import io
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from lightkeeper.images import Preprocessing
+from lightkeeper.images._files import prepare as prepare_file
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from project.model.formats import load_onnx
+from tests.conftest import ROOT, draw_image
+from tests.test_export import NAMES, photos as photos, place as place
+
+DEPLOY = ROOT / "examples" / "deploy"
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
+@pytest.mark.parametrize("crop", [32, 33])
+def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit, crop):
+    prepare = runpy.run_path(str(DEPLOY / "prepare.py"))["prepare"]
+    about = Preprocessing(resize=37, crop=crop, fit=fit, mean=[0.4, 0.5, 0.6], std=[0.2] * 3)
+    texts = {"interpolation": "bilinear", "fit": fit, "resize": "37", "crop": str(crop)}
+    texts["mean"] = json.dumps(about["mean"])
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    for number, size in enumerate([(40, 32), (32, 40), (37, 37), (500, 333), (91, 20), (64, 47)]):
+        image = draw_image(number / 8, seed=number, size=size)
+        image = image.convert("L") if number == 2 else image
+        image.save(tmp_path / "x.jpg", exif=turned if number % 3 == 0 else Image.Exif())
+        expected = prepare_file(tmp_path / "x.jpg", about).numpy()
+        pixels = prepare(Image.open(tmp_path / "x.jpg"), texts)
+        assert (pixels.dtype, pixels.shape) == (np.uint8, expected.shape)
+        assert np.abs(pixels.astype(int) - expected).max() <= 1, (fit, size)
+
+
+def hostile(exif: bytes, kind: str) -> bytes:
+    """A photo with such EXIF data, and in PNG with a text that is long."""
+    image, file = draw_image(0.3, 1, (50, 40)), io.BytesIO()
+    more = {"pnginfo": PngInfo()} if kind == "PNG" else {}
+    if more:
+        more["pnginfo"].add_text("comment", "x" * 2_000_000, zip=True)
+    image.save(file, kind, exif=exif, **more)
+    return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # of damage that it gets over
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_the_example_opens_what_evaluation_does(tmp_path, kind):
+    example = runpy.run_path(str(DEPLOY / "prepare.py"))
+    about = Preprocessing(resize=37, crop=32, mean=[0.4, 0.5, 0.6], std=[0.2] * 3)
+    texts = {"interpolation": "bilinear", "fit": "crop", "resize": "37", "crop": "32"}
+    texts["mean"] = json.dumps(about["mean"])
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    good = turned.tobytes()
+    for exif in (good, good[:-5], b"Exif\0\0II*\0\xff\xff\xff\x7f", b"Exif\0\0none"):
+        if kind == "TIFF" and exif is not good:
+            continue  # whose own directory has the orientation
+        (tmp_path / "image").write_bytes(content := hostile(exif, kind))
+        expected = prepare_file(tmp_path / "image", about).numpy()
+        pixels = example["prepare"](example["open_photo"](content), texts)
+        assert np.abs(pixels.astype(int) - expected).max() <= 1
+
+
+@pytest.fixture(scope="module")
+def beside(place):
+    """The folder of exported files, with what the scripts need beside an exported file."""
+    shutil.copy(place / "photos" / "3.jpg", place / "photo.jpg")
+    shutil.copy(DEPLOY / "prepare.py", place)
+    return place
+
+
+@pytest.mark.parametrize("script", ["onnx_runtime.py", "plain_torch.py"])
+def test_a_photo_is_labelled_without_this_project(beside, photos, script):
+    guard = 'import sys\nsys.modules["project"] = sys.modules["lightning"] = None  # importing them would raise\n'
+    command = [sys.executable, "-c", guard + (DEPLOY / script).read_text()]
+    found = subprocess.run(command, cwd=beside, capture_output=True, text=True, check=True)
+    label, probability = found.stdout.rstrip("\n").rsplit(" ", 1)
+    assert label == NAMES[photos[1][3].argmax()]
+    assert float(probability) == pytest.approx(
+        photos[1][3].max().item(), abs=0.02
+    )  # a pixel may differ by 1 of 255
+
+
+def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    runpy.run_path(str(DEPLOY / "quantize.py"))
+    images, expected = photos
+    small = place / "small.onnx"
+    shares = load_onnx(small)(images).double()
+    torch.testing.assert_close(shares, expected, rtol=0, atol=0.1)
+    about = onnxruntime.InferenceSession(small).get_modelmeta().custom_metadata_map
+    assert json.loads(about["class_names"]) == NAMES
+    assert small.stat().st_size < 0.35 * (place / "model.onnx").stat().st_size

@@ -1,0 +1,308 @@
+"""Each file of examples/ by the command that it shows, shortened; what one computes is compared with something independent."""
+
+import csv
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import timm
+import torch
+from lightkeeper.exact import UserError
+from scipy.special import softmax
+from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score, roc_curve
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from examples import unsure
+from examples.center_loss import CenterLossClassifier
+from examples.distillation import Student
+from examples.focal_loss import FocalLoss
+from examples.lora import LoRAClassifier
+from examples.metric import BalancedAccuracy
+from examples.multilabel_csv import LabelsCSV
+from examples.streaming import StreamingDataModule
+from examples.tests.files import write_coco, write_pets
+from project.data import FolderDataModule
+from project.model import ImageClassifier
+from project.model.formats import ProbabilityNetwork
+from tests.conftest import (
+    QUIET,
+    ROOT,
+    TINY_DATA,
+    TINY_TRAINER,
+    call,
+    cases,
+    evaluate,
+    fit,
+    label,
+    load,
+    make_folder,
+    one_line,
+    read_json,
+    rows,
+    write_csv,
+)
+from tests.stubs import NoiseDataModule, require_served_alike
+
+FILES = sorted(
+    path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file()
+)
+QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
+NO_PLOTS = [
+    f"--callbacks.{name}=false"
+    for name in ("first_batch", "confusion_matrix", "confident_mistakes")
+]
+VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
+RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
+LARGE_SETS = ["--data.val_fraction=0.3", "--data.test_fraction=0.3"]  # some of each label in both
+ABOUT: Any = {
+    "class_names": NoiseDataModule.class_names,
+    "preprocessing": NoiseDataModule.preprocessing,
+}
+
+
+def write_arrays() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 28, 28, 3), dtype=np.uint8)
+    np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)
+
+
+WRITERS: dict[str, Callable[[], object]] = {
+    "csv": lambda: write_csv(Path()),
+    "multilabel_csv": lambda: write_csv(Path()),
+    "npz_dataset": write_arrays,
+    "coco_crops": lambda: write_coco(Path("FILE.json")),
+    "torchvision_data": lambda: write_pets(Path("data/oxford-iiit-pet")),
+    "lora": lambda: torch.save(vit(8).state_dict(), "vit.pth"),
+    "distillation": lambda: fit(
+        *TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, *NO_PLOTS, "--name=NAME"
+    ),
+}
+OPTIONS = {
+    "csv": RESIZED,
+    "npz_dataset": RESIZED,
+    "coco_crops": RESIZED,
+    "torchvision_data": RESIZED,
+    "multilabel_csv": [*RESIZED, *LARGE_SETS],
+    "streaming": [*RESIZED, *LARGE_SETS, "--data.root=images"],
+    "binary": [*RESIZED, *LARGE_SETS, "--data.root=images", "--model.positive=rose"],
+    "lora": [*TINY_DATA, *(f"--model.arch_args.{name}={value}" for name, value in VIT.items())],
+    "data_module": [],
+}
+
+
+def data_for(name: str) -> list[str]:
+    """Makes what an example needs in the current folder; further options."""
+    make_folder(Path("images"), {"rose": 12, "tulip": 12})
+    if name in WRITERS:
+        WRITERS[name]()
+    return OPTIONS.get(name, TINY_DATA)
+
+
+TRAINING = [path for path in FILES if "python -m project.fit" in path.read_text()]
+
+
+@pytest.mark.parametrize("file", TRAINING, ids=lambda file: file.stem)
+def test_the_command_of_an_example_trains(file, workplace, capsys):
+    (command,) = re.findall(r"^(?:# )?python -m project\.fit (.*)$", file.read_text(), re.M)
+    given = [
+        str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(command)
+    ]
+    quick = QUICK if "arch" not in file.read_text() else QUICK[:1]
+    few = [f"--trainer.limit_{split}_batches=2" for split in ("val", "test")]
+    fit(*given, *data_for(file.stem), *TINY_TRAINER, *QUIET, *quick, *few, *NO_PLOTS, "--name=run")
+    metrics = read_json("runs/run/metrics.json")
+    assert metrics["test"]["total"] > 0
+    if file.stem == "callback":
+        assert [
+            point.step
+            for point in EventAccumulator("runs/run").Reload().Scalars("train/gradient_norm")
+        ] == [0, 1]
+    if file.stem == "metric":
+        assert "best.ckpt --import examples.metric\n" in capsys.readouterr().out
+        assert "monitor: val/balanced_accuracy" in Path("runs/run/config.yaml").read_text()
+
+
+def test_the_command_of_ones_own_lists_the_least_confident_images_first(
+    tiny_run, workplace, capsys
+):
+    """The confidences of ``project.predict``, in another order."""
+    make_folder(Path("photos"), {"rose": 3, "tulip": 3})
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    label(best, "photos", "--output=labels.csv")
+    expected = sorted((float(row["confidence"]), row["path"]) for row in rows("labels.csv"))
+    capsys.readouterr()
+    call(unsure, best, "photos", "--count=4")
+    listed = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["path"] for row in listed] == [path for _, path in expected[:4]]
+    assert [row["confidence"] for row in listed] == [f"{share:.4f}" for share, _ in expected[:4]]
+    Path("none").mkdir()
+    assert "folder: there are no images" in one_line(lambda: call(unsure, best, "none"), capsys)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_page_counts_the_lines_of_an_example_without_blank_ones_comments_and_docstrings(file):
+    code = re.sub(r'"""[\s\S]*?"""|^ *#.*', "", file.read_text(), flags=re.M)
+    lines = [line for line in code.splitlines() if line.strip()]
+    assert len(lines) <= 40
+    pages = [(ROOT / page).read_text() for page in ("README.md", "docs/change_it.md")]
+    (row,) = re.findall(rf"^\|.*\bexamples/{file.name}[`)].*", "\n".join(pages), re.M)
+    assert row.split("|")[3].strip() == str(len(lines))
+
+
+def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
+    data_for("multilabel_csv")
+    data = LabelsCSV(image_size=32)
+    assert data.class_names == ["odd", "rose", "tulip"]
+    for split in (splits := data.load()).values():
+        kinds = [
+            (int(file.stem) % 2, file.parent.name) for file in map(split.path, range(len(split)))
+        ]
+        assert split.labels.tolist() == [
+            [odd, name == "rose", name == "tulip"] for odd, name in kinds
+        ]
+    assert sum(len(split) for split in splits.values()) == 24
+
+
+@cases("root workers", ("images", 1), ("memory://images", 0))
+def test_images_of_any_file_system_are_served_as_a_folders_are_to_the_last_bit(
+    workplace, root, workers
+):
+    for file in make_folder(Path("images"), {"rose": 12, "tulip": 20}).rglob("*.jpg"):
+        fsspec.filesystem("memory").pipe(f"/{file}", file.read_bytes())
+    options: dict[str, Any] = {"image_size": 8, "batch_size": 4, "seed": 3}
+    require_served_alike(
+        StreamingDataModule(root, num_workers=workers, **options),
+        FolderDataModule("images", num_workers=0, **options),
+    )
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_the_focal_loss_is_its_formula(gamma):
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = (
+        torch.randn(50, 7, generator=generator),
+        torch.randint(7, (50,), generator=generator),
+    )
+    shares = torch.rand(50, 7, generator=generator).softmax(1)
+    p = softmax(logits.double().numpy(), 1)
+    costs = -((1 - p) ** gamma) * np.log(p)
+    np.testing.assert_allclose(
+        FocalLoss(gamma)(logits, labels), costs[range(50), labels], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        FocalLoss(gamma)(logits, shares), (shares.double().numpy() * costs).sum(1), rtol=1e-5
+    )
+
+
+@pytest.fixture
+def batch():
+    return NoiseDataModule().load()["train"].__getitems__([*range(12)])
+
+
+def test_center_loss_is_its_formula(batch):
+    model = CenterLossClassifier(center_weight=0.1, arch="resnet9_slim", **ABOUT)
+    torch.nn.init.normal_(model.centers)
+    logits, features = model.eval().logits_and_features(batch.images)
+    gaps = (features - model.centers[batch.labels]).detach().double().numpy()
+    plain = model.loss(logits, batch.labels).mean().item()
+    loss = model.training_step(batch, 0)
+    assert loss.item() == pytest.approx(plain + 0.1 * (gaps**2).sum(1).mean() / 2, rel=1e-5)
+
+
+def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch):
+    student, teacher = (kind(arch="resnet9_slim", **ABOUT) for kind in (Student, ImageClassifier))
+    student.__dict__["teachers"] = [teacher.eval()]
+    logits, wanted = (
+        model.eval()(batch.images).detach().double().numpy() for model in (student, teacher)
+    )
+    plain = student.loss(torch.tensor(logits), batch.labels).mean().item()
+    p, q = softmax(wanted / 4, 1), softmax(logits / 4, 1)
+    expected = (plain + 16 * (p * np.log(p / q)).sum(1).mean()) / 2
+    assert student.training_step(batch, 0).item() == pytest.approx(expected, rel=1e-4)
+    assert not [name for name in student.state_dict() if "teacher" in name]
+
+
+def test_a_teacher_of_other_classes_is_refused(tiny_run):
+    best = str(tiny_run / "checkpoints" / "best.ckpt")
+    with pytest.raises(UserError, match=r"--model\.teacher must know the data's classes"):
+        Student(teacher=best, arch="resnet9_slim", **ABOUT).on_fit_start()
+
+
+def vit(num_classes, **args):
+    """A small vision transformer of timm's."""
+    return timm.create_model("vit_tiny_patch16_224", num_classes=num_classes, **VIT | args)
+
+
+def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workplace, batch):
+    args = VIT | {"img_size": batch.images.shape[-1]}
+    torch.save(merged := vit(3, **args).state_dict(), "vit.pth")
+    network: Any = {"arch": "timm/vit_tiny_patch16_224", "arch_args": args, "weights": "vit.pth"}
+    model = LoRAClassifier(rank=2, **network, **ABOUT).eval()
+    for name in [name for name in merged if name.endswith("qkv.weight")]:
+        layer: Any = model.network.get_submodule(name.removesuffix(".weight"))
+        (change,) = layer.parametrizations.weight
+        torch.nn.init.normal_(change.up)
+        merged[name] = merged[name] + change.up.detach() @ change.down.detach()
+    trained = {
+        name for name, parameter in model.network.named_parameters() if parameter.requires_grad
+    }
+    assert {name.rsplit(".")[-1] for name in trained} == {"up", "down", "weight", "bias"}
+    exported = ProbabilityNetwork(model).eval()
+    torch.testing.assert_close(dict(exported.network.state_dict()), dict(merged))
+    torch.testing.assert_close(exported(batch.images), model(batch.images).softmax(1))
+
+
+@pytest.mark.parametrize("other", ["benign", "ok"])  # the class that is first, or second
+def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
+    workplace, capsys, other
+):
+    make_folder(Path("images"), {other: 60, "malignant": 60})
+    for path in [*Path("images", other).glob("*1.jpg"), *Path("images/malignant").glob("*5.jpg")]:
+        path.write_bytes(Path("images/malignant/0.jpg").read_bytes())  # no model is perfect on it
+    options = [*RESIZED, *LARGE_SETS, "--model.arch=resnet9_slim", "--model.optimizer.lr=0.001"]
+    model = ["--model=examples.binary.BinaryClassifier", "--monitor=val/auroc", "--data=images"]
+    said = one_line(lambda: fit(*model, *options), capsys)
+    assert "--model.positive must be one of two classes, which are ['" in said
+    model.append("--model.positive=malignant")
+    fit(*model, *options, *TINY_TRAINER, *QUIET, *NO_PLOTS, "--name=run")
+    metrics = read_json("runs/run/metrics.json")
+    best = "runs/run/checkpoints/best.ckpt"
+    threshold = load(Path(best))["about"]["thresholds"]["malignant"]
+    for split in ("val", "test"):
+        evaluate(best, f"--split={split}", f"--output_predictions={split}.csv")
+        known = rows(f"{split}.csv")
+        labels = [row["true_label"] == "malignant" for row in known]
+        label(best, *(row["path"] for row in known), "--probabilities", f"--output={split}-p.csv")
+        predictions = rows(f"{split}-p.csv")
+        shares = np.array([float(row["probability_malignant"]) for row in predictions])
+        assert metrics[split]["auroc"] == pytest.approx(roc_auc_score(labels, shares), abs=1e-6)
+        if split == "val":
+            false, true, _ = roc_curve(labels, shares, drop_intermediate=False)
+            sensitivity = true[false <= 0.05].max()
+        else:
+            positive = shares >= threshold - 1e-7
+            sensitivity = recall_score(labels, positive)
+            specificity = recall_score(labels, positive, pos_label=False)
+            assert metrics["test"]["specificity"] == pytest.approx(specificity)
+            assert [row["label"] == "malignant" for row in predictions] == positive.tolist()
+        assert metrics[split]["sensitivity"] == pytest.approx(sensitivity)
+
+
+def test_the_balanced_accuracy_is_scikit_learns():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.multinomial(
+        torch.tensor([0.7, 0.2, 0.1, 0.0]), 300, replacement=True, generator=generator
+    )
+    logits = torch.randn(300, 4, generator=generator)
+    logits[range(300), labels] += 1
+    logits[:, 3] = -9.0  # a class that does not occur
+    metric = BalancedAccuracy(4)
+    for at in torch.arange(300).split(64):
+        metric.update(logits[at], labels[at])
+    assert float(metric.compute()) == pytest.approx(
+        balanced_accuracy_score(labels, logits.argmax(1)), rel=1e-6
+    )

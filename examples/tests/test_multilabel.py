@@ -1,0 +1,79 @@
+"""Several labels an image, the whole way: report, prediction, export."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images._files import prepare
+from scipy.special import expit
+
+from examples.multilabel import MultilabelClassifier
+from project.model.formats import ProbabilityNetwork, metadata, trace
+from tests.conftest import (
+    MULTILABEL,
+    PAIRS,
+    draw_image,
+    evaluate,
+    label,
+    opened,
+    read_json,
+    report_of,
+    rows,
+    small,
+)
+from tests.test_hub import require_same_in_timm
+
+
+def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path):
+    page = report_of(multilabel, f"--output={tmp_path / 'page.html'}").read_text()
+    test = read_json(multilabel / "metrics.json")["test"]
+    assert f"<b>{test['mAP']:.4f}</b><span>mAP, test" in page
+    assert "Confusion matrix</h2>" not in page
+    assert page.count('alt="Grad-CAM"') > 0
+    for threshold in test["thresholds"]:
+        assert f"<td>{threshold:.4f}</td>" in page
+
+
+def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_thresholds(
+    multilabel, tmp_path
+):
+    photo, output = tmp_path / "photo.png", tmp_path / "rows.csv"
+    draw_image(0.5, seed=0, size=(32, 32)).save(photo)
+    label(multilabel / "checkpoints" / "best.ckpt", photo, f"--output={output}")
+    (row,), (model, _) = rows(output), opened(multilabel)
+    assert model.thresholds is not None
+    image = prepare(photo, model.preprocessing)[None]
+    with torch.no_grad():
+        shares = expit(model(image)[0].double().numpy())
+        program = trace(ProbabilityNetwork(model), model)
+        np.testing.assert_allclose(program.module()(image)[0], shares, rtol=1e-4)
+    expected = dict(zip(model.class_names, shares.tolist(), strict=True))
+    columns = {name: float(row[f"probability_{name}"]) for name in expected}
+    assert columns == pytest.approx(expected, rel=1e-4)
+    above = [name for name, share in expected.items() if share > model.thresholds[name]]
+    assert row["labels"].split() == above
+    assert metadata(model)["thresholds"] == json.dumps(model.thresholds)
+    (in_python,) = model.predict_files([photo])
+    assert in_python.probabilities == pytest.approx(expected, rel=1e-4)
+
+
+def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
+    best = str(multilabel / "checkpoints" / "best.ckpt")
+    evaluate(best, f"--output={tmp_path}/a.json", f"--output_predictions={tmp_path}/a.csv")
+    table, metrics = rows(tmp_path / "a.csv"), read_json(tmp_path / "a.json")
+    correct = [row["label"] == row["true_label"] for row in table]
+    assert [row["correct"] == "true" for row in table] == correct
+    assert sum(correct) == metrics["correct"]
+    assert {len(row["true_label"].split()) for row in table} == {1, 2}
+
+
+def test_balancing_is_refused_by_a_model_of_several_classes(workplace):
+    with pytest.raises(UserError, match="need images of one class each"):
+        small(*MULTILABEL, "--model.loss.class_weights=balanced", data=PAIRS)
+
+
+def test_timm_alone_gives_the_checkpoints_probabilities(tmp_path):
+    pytest.importorskip("timm", reason="timm is an extra")
+    require_same_in_timm(tmp_path, MultilabelClassifier, {"arch": "timm/test_resnet"})

@@ -1,0 +1,159 @@
+"""Recipes in examples/: whitening and Muon against linear algebra, the head's schedule and image sizes against their formulas."""
+
+import re
+from copy import deepcopy
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightkeeper.exact import UserError
+from lightning.pytorch.callbacks import LambdaCallback
+from torch import nn
+from torch.optim import SGD, AdamW
+
+from examples.recipes.airbench import Airbench, WhitenByFirstBatch, patch_covariance
+from examples.recipes.head_first import HeadFirst
+from examples.recipes.muon import Muon
+from tests.conftest import small
+from tests.model.test_classifier import Memory, linear, require_no_reading, trainer
+from tests.model.test_optimizers import cosine, require_rates_that_differ
+
+
+def test_airbench_is_the_papers_network_whose_convolutions_begin_by_copying_their_input():
+    network = Airbench(10)
+    x = torch.randn(2, 24, 9, 9)
+    size = sum(parameter.numel() for parameter in network.parameters())
+    assert size == pytest.approx(1.97e6, rel=0.005)
+    torch.testing.assert_close(network.layer1[0](x)[:, :24], x)
+
+
+def test_the_whitened_output_is_white_and_the_layer_is_set_once():
+    noise = torch.randn(6, 3, 10, 13, generator=torch.Generator().manual_seed(0))
+    # neighbouring pixels and channels are alike, as in photographs
+    images = nn.functional.avg_pool2d(noise, 3, stride=1)
+    images += noise.mean(1, keepdim=True)[:, :, 1:-1, 1:-1]
+    network = Airbench(5, (8, 8, 8))
+    one_device = SimpleNamespace(reduce=lambda tensor, **_: tensor, broadcast=lambda tensor: tensor)
+    run: Any = SimpleNamespace(strategy=one_device)
+    model = SimpleNamespace(network=network, normalization=lambda images, like: images)
+    for scale in (1, 3):
+        batch = SimpleNamespace(images=scale * images)
+        WhitenByFirstBatch().on_train_batch_start(run, model, batch, 0)
+    with torch.no_grad():
+        output = network.stem[0](images).double().transpose(0, 1).flatten(1)
+    products = output @ output.T / output.shape[1]
+    variances = torch.linalg.eigvalsh(patch_covariance(images, 2))
+    expected = torch.diag(variances / (variances + 5e-4))
+    torch.testing.assert_close(products[:12, :12], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(output[12:], -output[:12])
+
+
+def random(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 3, 3), (64, 24, 1, 1)])
+def test_muon_moves_kernels_by_orthogonal_steps_of_their_momentum_and_keeps_their_norm(shape):
+    kernel = nn.Parameter(random(*shape, seed=7))
+    optimizer = Muon([kernel], lr=0.1, momentum=0.8)
+    velocity: Any = 0.0
+    for step in range(4):
+        before = kernel.detach().double().flatten(1)
+        kernel.grad = random(*shape, seed=step)
+        gradient = kernel.grad.double().flatten(1)
+        velocity = 0.8 * velocity + gradient
+        optimizer.step()
+        normalised = before * (len(before) ** 0.5 / before.norm())
+        moved = (normalised - kernel.detach().double().flatten(1)) / 0.1
+        left, values, right = torch.linalg.svd(gradient + 0.8 * velocity, full_matrices=False)
+        aligned = left.T @ moved @ right.T
+        assert all(0.3 < value < 1.6 for value in aligned.diagonal()[values > values.max() / 10])
+        torch.testing.assert_close(aligned, aligned.diagonal().diag(), atol=1e-4, rtol=0)
+
+
+def test_muon_trains_all_but_kernels_as_torchs_adamw_does():
+    shapes = ((10, 8), (10,))
+    ours, theirs = ([nn.Parameter(random(*shape, seed=7)) for shape in shapes] for _ in range(2))
+    muon = Muon(ours, adam_lr=0.01, weight_decay=0.1)
+    adam = AdamW(theirs, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)
+    for step in range(5):
+        for left, right in zip(ours, theirs, strict=True):
+            left.grad = right.grad = random(*left.shape, seed=step)
+        muon.step()
+        adam.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_head_learns_alone_at_first_then_all_layers_by_the_cosine():
+    schedule = partial(HeadFirst, head_epochs=2, lrf=0.01, warmup_epochs=0)
+    model = linear(optimizer=partial(SGD, lr=0.02), layer_decay=0.5, lr_scheduler=schedule)
+    model.network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    )
+    before = deepcopy(model.network)
+    seen: list[Any] = []
+
+    def note(run, *_) -> None:
+        layers = [(model.network[place].weight, before[place].weight) for place in (0, 3)]
+        rates = sorted({group["lr"] / 0.02 for group in run.optimizers[0].param_groups})
+        seen.append([*(not torch.equal(now, then) for now, then in layers), *rates])
+
+    watch = LambdaCallback(on_train_batch_end=note)
+    trainer(max_epochs=4, callbacks=[watch], limit_val_batches=0).fit(model, Memory(7))
+    # each rate is set for the step after
+    rates = [(0.0, 1.0)] * 9 + [(factor / 2, factor) for factor in cosine(10, 0)]
+    assert seen == [pytest.approx([step > 9, True, *rate]) for step, rate in enumerate(rates)]
+
+
+def test_images_grow_to_their_full_size_batch_by_batch_in_training_alone(workplace):
+    seen: list[int] = []
+
+    def note(network, inputs):
+        seen.extend([inputs[0].shape[-1]] * network.training)
+
+    recipe = "examples.recipes.progressive_resizing.ProgressiveResizing"
+    options = [f"--trainer.callbacks+={recipe}", "--trainer.callbacks.multiple=4"]
+    watch = LambdaCallback(
+        on_train_start=lambda _, model: model.network.register_forward_pre_hook(note)
+    )
+    cli = small(*options, callbacks=[watch])
+    assert seen == [16, 16, 20, 24, 24, 28, 32, 32]
+    assert len(cli.model.network._forward_pre_hooks) == 1  # that of this test
+
+
+def test_parameters_that_a_pattern_matches_stay_as_they_are_and_others_do_not(workplace):
+    recipe = "examples.recipes.freeze_parameters.FreezeParameters"
+    frozen = [f"--trainer.callbacks+={recipe}", "--trainer.callbacks.pattern"]
+    before: dict[str, torch.Tensor] = {}
+    note = LambdaCallback(
+        on_train_start=lambda _, model: before.update(deepcopy(model.network.state_dict()))
+    )
+    after = small(*frozen, "conv2|bias", callbacks=[note]).model.network
+    same = {name for name, value in after.named_parameters() if torch.equal(value, before[name])}
+    assert same == {
+        name for name in dict(after.named_parameters()) if re.search("conv2|bias", name)
+    }
+    with pytest.raises(UserError, match="'depthwise' matches no parameter"):
+        small(*frozen, "depthwise", "--name=none")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler looks at modules' deprecated names
+def test_a_compiled_network_has_a_finite_gradient_in_bfloat16():
+    network = Airbench(10, (8, 8, 8)).to(memory_format=torch.channels_last)
+    images = torch.randn(16, 3, 32, 32).to(memory_format=torch.channels_last)
+    network.compile()
+    with torch.autocast("cpu", torch.bfloat16):
+        network(images).sum().backward()
+    for parameter in network.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()
+
+
+def test_muon_has_rates_that_a_schedule_scales_and_reads_nothing_from_its_device(
+    workplace, monkeypatch
+):
+    require_rates_that_differ(partial(Muon, lr=0.1, adam_lr=0.01), 1.0)
+    muon = ["--model.optimizer=examples.recipes.muon.Muon", "--trainer.gradient_clip_val=1"]
+    require_no_reading(monkeypatch, muon)

@@ -1,0 +1,84 @@
+"""A run resumes with its own data, wherever that lies, and says what has changed."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images._checkpoint import ABOUT
+
+from tests.image_files import write_folder
+from tests.toy import LAST, fit, load, stop_at
+
+FILES = ["--data=tests.stubs.Files", "--data.root=images", "--data.batch_size=4"]
+
+
+def test_a_resumed_run_says_that_as_many_images_are_others(workplace, capsys):
+    for split in ("train", "val", "test"):
+        write_folder(Path("images", split), {"red": 8, "blue": 8})
+    images = Path("images/train/red")
+    stop_at(1, *FILES)
+    (images / "image 0.jpg").rename(images / "zero.jpg")  # and so is the order
+    stop_at(2, *FILES)
+    change = "the data has changed since .*, in names, labels or lengths of files of train; what"
+    assert re.search(change, capsys.readouterr().err)
+    os.utime(images / "image 1.jpg", (0, 0))
+    stop_at(3, *FILES)
+    (images / "image 1.jpg").rename(images / "one.jpg")
+    last = load(LAST)
+    del last[ABOUT]["digests"]  # as in checkpoints of before
+    torch.save(last, LAST)
+    stop_at(4, *FILES)
+    assert "changed" not in capsys.readouterr().err
+
+
+def test_a_run_resumes_with_the_same_images_in_another_place_alone(workplace, capsys):
+    write_folder(Path("images"), {"red": 30, "blue": 30})
+    stop_at(1, *FILES)
+    shutil.copytree("images", "copy")
+    Path("images").rename("moved")
+    Path("copy/red/image 5.jpg").rename("copy/red/five.jpg")
+    other = "--data.root is copy, not images, and with it the data, .*, which cannot change when"
+    with pytest.raises(UserError, match=other):
+        fit(*FILES, "--data.root=copy")
+    capsys.readouterr()
+    stop_at(2, *FILES, "--data.root=moved")
+    assert "from here on --data.root is moved, not images" in capsys.readouterr().err
+
+
+def test_a_run_on_a_table_resumes_with_the_same_table_in_another_place_alone(workplace, capsys):
+    write_folder(Path("images"), {"red": 30, "blue": 30})
+    Path("tables/deep").mkdir(parents=True)
+    lines = [f"{file},{file.parent.name}" for file in sorted(Path("images").rglob("*.jpg"))]
+    Path("labels.csv").write_text("\n".join(["path,label", *lines]))
+    rows = Path("labels.csv").read_text()
+    outside = rows.replace("images/", f"{Path('images').absolute()}/")
+    Path("tables/labels.csv").write_text(outside)
+    Path("tables/deep/labels.csv").write_text(outside)
+    table = ["--data=tests.stubs.Table", "--data.file"]
+    stop_at(1, table[0], f"{table[1]}=tables/labels.csv")
+    stop_at(2, table[0], f"{table[1]}=tables/deep/labels.csv")
+    with pytest.raises(UserError, match=r"--data.file is labels.csv, not .* cannot change when"):
+        fit(table[0], f"{table[1]}=labels.csv")  # whose images are in other splits
+
+
+def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(workplace, capsys):
+    for split in ("train", "val", "test"):
+        write_folder(Path("images", split), {"red": 8, "blue": 8})
+    stop_at(1, *FILES)
+    stop_at(2, *FILES)
+    printed = capsys.readouterr().err
+    assert not re.search("the data has changed|from here on", printed)
+    Path("images/train/red/image 3.jpg").unlink()
+    for other in ("--data.split_seed=1", "--data.image_size=48"):
+        with pytest.raises(UserError, match=f"{other[:15]}.* cannot change"):
+            fit(*FILES, other)
+    fit(*FILES, "--data.on_bad_image=skip", "--data.class_balance=1")
+    printed = capsys.readouterr().err
+    assert "the data has changed since this run was stopped, from {'train': 16" in printed
+    (line,) = re.findall("^continuing runs/run in epoch.*; from here on (.*)", printed, re.M)
+    assert "--data.on_bad_image is skip, not error" in line
+    assert "class_balance is 1.0, not 0.0" in line

@@ -1,0 +1,85 @@
+"""Mistakes are one line, bugs keep their tracebacks; output lasts where nobody reads it."""
+
+import errno
+import os
+import sys
+
+import pytest
+import torch
+from lightkeeper.cli._entry import describe_error as explain, one_line_errors
+from lightkeeper.exact import UserError
+from lightkeeper.exact._errors import UnreadableFileError
+from torch import nn
+
+from tests.toy import cases, cpu_time, one_line
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@cases(
+    "kind first suppressed line",
+    (RuntimeError, ModuleNotFoundError("No module named 'shiny'", name="shiny"), False, None),
+    (RuntimeError, FULL, True, None),
+    (
+        RuntimeError,
+        FULL,
+        False,
+        "[Errno 28] No space left on device; make room, or write elsewhere",
+    ),
+    (KeyError, FULL, False, None),  # the bug of a handler
+    (OSError, UserError("wrong path"), True, None),
+    (OSError, UserError("wrong path"), False, "wrong path"),
+    (KeyError, UserError("wrong path"), False, None),
+)
+def test_only_a_reason_that_python_shows_explains_an_error(kind, first, suppressed, line):
+    bug = kind("bug")  # raised while the first was handled, with ``from None`` or without
+    bug.__context__, bug.__suppress_context__ = first, suppressed
+    assert explain(bug) == line
+
+
+def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch):
+    monkeypatch.setenv("LIGHTKEEPER_TRACEBACK", "1")
+    with pytest.raises(UserError), one_line_errors():
+        raise UserError("wrong path")
+
+
+@cases(
+    "fail advice",
+    (lambda: nn.BatchNorm1d(3)(torch.zeros(1, 3)), "use a larger batch_size or image_size"),
+    (lambda: torch.empty(2**50), "out of memory; a smaller batch_size or image_size needs less"),
+)
+def test_an_error_of_torch_about_options_is_advice(fail, advice):
+    with pytest.raises((ValueError, RuntimeError)) as error:
+        fail()
+    assert advice in str(explain(error.value))
+
+
+LONG = "x" * 200_000
+
+
+@cases("text", LONG, f"{LONG}.errors.", f"{LONG}.engine.errors.X{LONG}: {LONG}")
+def test_a_word_of_any_length_is_described_at_once_and_printed_in_short(text, capsys):
+    def fail() -> None:
+        raise UserError(f"'best.ckpt' holds {text}; give --import")
+
+    with cpu_time(10.0):
+        line = one_line(fail, capsys)
+    assert line.startswith("error: 'best.ckpt' holds x")
+    assert line.endswith("; give --import")
+    assert len(line) < 2100
+
+
+def test_a_workers_error_is_its_own_text():
+    """As torch raises it in the process that trains: behind the traceback of the worker."""
+    kind = f"{UnreadableFileError.__module__}.UnreadableFileError"
+    text = f"Caught UnreadableFileError in worker 0.\nTraceback:\n  raise\n{kind}: 'a.png' is cut"
+    assert explain(UnreadableFileError(text)) == "'a.png' is cut"
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_standard_stream_that_is_closed_is_the_null_device(name, monkeypatch):
+    monkeypatch.setattr(sys, name, None)  # as Python has it
+    with one_line_errors():
+        stream = getattr(sys, name)
+    assert stream.name == os.devnull
+    stream.close()

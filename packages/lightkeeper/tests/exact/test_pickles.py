@@ -1,0 +1,83 @@
+"""A short pickle neither fills the memory nor takes for ever before it is refused."""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightkeeper.exact import UserError
+from lightkeeper.exact._pickles import require_modest
+from lightkeeper.images._checkpoint import read_checkpoint, read_weights
+
+from tests.toy import cases
+
+HUGE = b"\x8a\x05" + (10**10).to_bytes(5, "little")
+"""The number 10^10, as pickles have it."""
+ENCODED = b"X\x01\0\0\0aX\x05\0\0\0ascii\x86R" + 60 * b"X\x03\0\0\0hex\x86R"
+EXPANDED = (
+    b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03"
+    b"\0\0\0cpuK\x01tQK\0" + HUGE + b"\x85K\0\x85\x89ccollections\nOrderedDict\n)RtR"
+)
+CALLS = {
+    "it contains __builtin__.bytearray": b"c__builtin__\nbytearray\n" + HUGE + b"\x85R",
+    "it contains _codecs.encode": 61 * b"c_codecs\nencode\n" + ENCODED,
+    "it contains torch._utils._rebuild_device_tensor_from_cpu_tensor": (
+        b"ctorch._utils\n_rebuild_device_tensor_from_cpu_tensor\n("
+        + EXPANDED
+        + b"ctorch\nfloat64\nX\x03\0\0\0cpu\x89tR"
+    ),
+    "a tuple in it is too large": b"}(K\0\x85"
+    + 60 * b"q\0h\0\x86"
+    + b"K\1u",  # 2^60 numbers in a key
+}
+
+
+def write(path: Path, body: bytes, kind: str) -> Path:
+    """Writes a file of torch's whose content is a pickle, new or old."""
+    content = b"\x80\2" + body + b"."
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            parts = {"data.pkl": content, "version": b"3\n", "byteorder": b"little"}
+            for name, part in {**parts, "data/0": bytes(4)}.items():
+                archive.writestr(f"archive/{name}", part)
+    else:
+        old = io.BytesIO()
+        torch.save({}, old, _use_new_zipfile_serialization=False)
+        empty = pickle.dumps({}, protocol=2)
+        path.write_bytes(old.getvalue().replace(empty, content))
+        assert content in path.read_bytes()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["zip", "old"])
+@pytest.mark.parametrize("read", [read_checkpoint, read_weights])
+@cases("why", *CALLS)
+def test_a_short_pickle_that_would_make_much_is_refused_before_it_is_loaded(
+    tmp_path, why, read, kind
+):
+    path = write(tmp_path / "small.ckpt", CALLS[why], kind)
+    assert path.stat().st_size < 3000
+    with pytest.raises(UserError, match=rf"small\.ckpt' .* cannot be read safely: {why}$"):
+        read(path)
+
+
+def shared() -> Any:
+    betas = (0.9, 0.999)
+    return [{"betas": betas, "size": torch.Size([2, 3])} for _ in range(5000)]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@cases(
+    "content",
+    {"a": torch.zeros(3, 4), "b": torch.nn.Parameter(torch.ones(2)), "c": [1, 2.5, None, "x"]},
+    shared(),
+    [(number, (number,)) for number in range(5000)],
+    {"set": {1, 2}, "complex": 1j, "dtype": torch.bfloat16, "large": 2**70},
+    "builtins bytearray",
+)
+def test_what_torch_writes_of_values_is_modest(tmp_path, content, is_new):
+    torch.save(content, path := tmp_path / "file", _use_new_zipfile_serialization=is_new)
+    require_modest(path)

@@ -1,0 +1,92 @@
+"""Loader workers that cannot send a batch or are killed: one line says so, and nothing waits."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from lightkeeper.cli._entry import one_line_errors
+from lightkeeper.images import _check as check
+
+from tests.image_files import write_folder
+from tests.processes import fork, wait
+from tests.stubs import attached, cases
+from tests.toy import ToyData, one_line
+
+
+def test_a_batch_that_cannot_be_sent_ends_the_run(capfd):
+    def load() -> None:
+        lack = Mock(side_effect=RuntimeError("unable to allocate shared memory"))
+        torch.UntypedStorage._share_fd_cpu_ = torch.UntypedStorage._share_filename_cpu_ = lack  # type: ignore[method-assign]
+        list(attached(ToyData(num_workers=1)).train_dataloader())
+
+    assert wait([fork(load, {})]) == [1]
+    said = capfd.readouterr().err
+    assert "a loader worker cannot send a batch" in said
+    assert "docker run --shm-size" in said
+
+
+def test_a_worker_that_was_killed_is_one_line(capsys):
+    data = attached(ToyData(num_workers=1, batch_size=8))
+
+    def kill() -> None:
+        loader: Any = data.train_dataloader()
+        next(batches := iter(loader))
+        os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
+        list(batches)
+        signal.pause()  # where all were there already
+
+    with pytest.raises(SystemExit), one_line_errors():
+        kill()
+    assert capsys.readouterr().err.startswith("error: a process that loads images has died")
+
+
+@cases("number", errno.ENOSPC, errno.EROFS, errno.ENOENT, errno.EMFILE)
+def test_workers_whose_semaphores_or_pipes_find_no_room_are_one_line(number, monkeypatch, capsys):
+    """/dev/shm may be full, read-only or absent; the error of the system names no file."""
+    lack = Mock(side_effect=OSError(number, os.strerror(number)))
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", lack)
+    data = attached(ToyData(num_workers=1))
+    line = one_line(lambda: list(data.train_dataloader()), capsys)
+    assert line.startswith(f"error: loader workers cannot be started ([Errno {number}]")
+    assert "enlarge /dev/shm" in line
+    assert "set num_workers to 0" in line
+
+
+def test_without_room_for_workers_the_check_of_the_images_has_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "_WORTH_PROCESSES", 0)
+    paths = [*map(str, write_folder(tmp_path, {"a": 3}).rglob("*.jpg"))]
+    lack = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", lack)
+    defects, rows = check.check_files(paths, tmp_path)
+    assert (defects, len(rows)) == ({}, 3)
+    assert lack.called
+
+
+def test_a_batch_that_cannot_be_received_says_what_lacks(monkeypatch, capsys):
+    """torch hides the error of the system behind one of its own."""
+    lack = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    monkeypatch.setattr("multiprocessing.queues.Queue.get", lack)
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", lack)
+    data = attached(ToyData(num_workers=1))
+    line = one_line(lambda: list(data.train_dataloader()), capsys)
+    assert line.startswith("error: no batch can be received ([Errno 24] Too many open files)")
+    assert "ulimit -n" in line
+
+
+LEAVE = """
+from tests.stubs import attached
+from tests.toy import ToyData
+data = attached(ToyData(batch_size=4, num_workers=2), training=False)
+next(batches := iter(data.val_dataloader()))
+raise SystemExit(3)
+"""
+
+
+def test_workers_that_an_error_leaves_behind_do_not_keep_the_process_from_ending():
+    assert subprocess.run([sys.executable, "-c", LEAVE], timeout=120).returncode == 3

@@ -1,0 +1,220 @@
+"""``best.ckpt`` is chosen by the metric that the command names, ``last.ckpt`` saved in time."""
+
+import math
+import signal
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+from lightkeeper.exact import AtomicCheckpointIO
+from lightkeeper.exact._processes import StopRequest
+from lightning.pytorch.callbacks import LambdaCallback
+
+from tests.toy import (
+    BEST,
+    LAST,
+    RUN,
+    STEPS,
+    ToyClassifier,
+    ToyData,
+    cases,
+    curve,
+    differences,
+    fit,
+    load,
+    one_line,
+    read_json,
+    stop_at,
+)
+
+EVERY = "--callbacks.last_checkpoint.every"
+
+
+def pretend(patch: pytest.MonkeyPatch, losses, accuracies) -> None:
+    """Lets the validations find these, and then the test."""
+    measured, conclude = zip(losses, accuracies, strict=True), ToyClassifier.conclude
+
+    def pretended(model, split):
+        results = conclude(model, split)
+        if results and split != "train":
+            results |= dict(zip(("loss", "accuracy"), next(measured), strict=True))
+        return results
+
+    patch.setattr(ToyClassifier, "conclude", pretended)
+
+
+@cases(
+    "flags losses step selection",
+    ([], [3.0, 1.0, 2.0], 12, ("val/accuracy", "max")),
+    (["--monitor=val/loss"], [3.0, 1.0, 2.0], 8, ("val/loss", "min")),
+    (["--monitor=val/loss", "--mode=max"], [3.0, 1.0, 2.0], 4, ("val/loss", "max")),
+    (
+        ["--monitor=val/loss", "--callbacks.stop_on_non_finite=false"],
+        [math.nan, 1.0, math.inf],
+        *(8, ("val/loss", "min")),
+    ),
+)
+def test_the_best_is_tested_once(workplace, monkeypatch, flags, losses, step, selection):
+    tested: list[dict[str, torch.Tensor]] = []
+    monkeypatch.setattr(
+        ToyClassifier, "on_test_start", lambda model: tested.append(deepcopy(model.state_dict()))
+    )
+    pretend(monkeypatch, [*losses, 9.0], [0.25, 0.5, 0.75, 0.1])
+    fit("--trainer.max_epochs=3", *flags)
+    best = load(BEST)
+    assert (best["global_step"], load(LAST)["global_step"]) == (step, 12)
+    assert [differences(best["state_dict"], weights) for weights in tested] == [[]]
+    assert len(curve(RUN, "test/accuracy")) == 1
+    assert [at for at, _ in curve(RUN, "val/accuracy")] == [3, 7, 11]
+    assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
+
+
+@cases("damage", Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:2000]))
+@cases("stop accuracies best", (7, [0.9, 0.5, 0.7, 0.6], 12), (13, [0.9, 0.5, 0.6, 0.7, 0.6], 12))
+def test_a_best_checkpoint_that_is_lost_while_a_run_is_stopped_is_replaced_by_the_next_best(
+    workplace, monkeypatch, capsys, stop, accuracies, best, damage
+):
+    """The second run is stopped in its test, after which its last weights are validated."""
+    pretend(monkeypatch, [1.0] * len(accuracies), accuracies)
+    stop_at(stop, "--trainer.max_epochs=3")
+    damage(BEST)
+    capsys.readouterr()
+    fit("--trainer.max_epochs=3")
+    assert f"{BEST}' is lost or damaged; " in capsys.readouterr().err
+    metrics = read_json(RUN / "metrics.json")
+    assert (metrics["step"], load(BEST)["global_step"]) == (best, best)
+    assert [metrics[split]["accuracy"] for split in ("val", "test")] == accuracies[-2:]
+
+
+def test_a_metric_that_nobody_knows_needs_a_mode(workplace, capsys):
+    complaint = "val/own is no metric of the model's with a known direction"
+    assert complaint in one_line(lambda: fit("--monitor=val/own"), capsys)
+    assert list(workplace.rglob("*.ckpt")) == []
+
+
+class Logging(ToyClassifier):
+    """Logs a metric of its own in each validation."""
+
+    def validation_step(self, batch, batch_idx: int) -> torch.Tensor:
+        self.log("val/mine", float(batch_idx))
+        return super().validation_step(batch, batch_idx)
+
+
+SANITY = "--trainer.num_sanity_val_steps=2"
+OWN = f"--model={__name__}.Logging"
+
+
+def test_a_metric_that_validation_logs_by_itself_may_choose_the_best(workplace):
+    fit(SANITY, OWN, "--monitor=val/mine", "--mode=max")
+    assert load(BEST)["about"]["selection"] == {"monitor": "val/mine", "mode": "max"}
+
+
+@cases(
+    "flags option",
+    ("--monitor=val/acuracy --mode=max", "--monitor: validation does not log val/acuracy"),
+    ("--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc", "EarlyStopping"),
+    ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=val/acc", "ModelCheckp"),
+)
+def test_a_metric_that_validation_does_not_log_is_refused_before_training(
+    workplace, capsys, flags, option
+):
+    line = one_line(lambda: fit(SANITY, OWN, *flags.split()), capsys)
+    assert line.startswith(f"error: {option}")
+    assert "but val/accuracy, val/loss and val/mine; if" in line
+    assert not LAST.exists()
+
+
+@cases(
+    "flags",
+    "--monitor=train/loss --mode=min",
+    "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
+    " --trainer.callbacks.strict=false",
+)
+def test_a_metric_that_training_logs_or_that_may_be_absent_is_not(workplace, flags):
+    fit(SANITY, *flags.split())
+    assert load(LAST)["global_step"] == STEPS
+
+
+@cases("limit said", ("00:00:00:00", True), ("00:01:00:00", False))
+def test_a_run_that_a_limit_of_time_ends_says_so_and_what_to_do(workplace, capsys, limit, said):
+    fit(f"--trainer.max_time={limit}", "--trainer.max_epochs=2")
+    line = (
+        "training ended after step 0, at the time limit of --trainer.max_time or a Timer; to train"
+        " longer, start another from its weights: --name run_longer --model.weights"
+        " runs/run/checkpoints/best.ckpt\n"
+    )
+    err = capsys.readouterr().err
+    assert (line in err, "time limit" in err) == (said, said)
+
+
+@cases("number step", *zip(StopRequest.SIGNALS, (3, STEPS, STEPS + 1, 3), strict=True))
+def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(
+    workplace, capsys, number, step
+):
+    before = [signal.getsignal(number) for number in StopRequest.SIGNALS]
+    assert stop_at(step, number=number).code == 75
+    said = f"stopped after step {min(step, STEPS)}; to resume, run the same command with --name run"
+    assert said in capsys.readouterr().err
+    assert [signal.getsignal(number) for number in StopRequest.SIGNALS] == before
+    assert not (RUN / "metrics.json").exists()
+    fit()
+    assert (RUN / "metrics.json").exists()
+
+
+def test_who_interrupts_a_run_while_it_opens_is_told_the_step_that_it_resumes_from(
+    workplace, monkeypatch, capsys
+):
+    stop_at(6)
+    monkeypatch.setattr(ToyData, "setup", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(SystemExit):
+        fit()
+    said = capsys.readouterr().err
+    assert said.count("stopped after step 6; to resume, run the same command") == 2
+    assert "step 0" not in said
+
+
+@cases("flags", [], ["--callbacks.last_checkpoint=false"])
+def test_without_a_best_checkpoint_lightning_adds_none_and_the_last_weights_are_tested(
+    workplace, flags
+):
+    fit("--callbacks.best_checkpoint=false", *flags)
+    names = {"best.ckpt"} if flags else {"best.ckpt", "last.ckpt"}
+    assert {path.name for path in RUN.rglob("*.ckpt")} == names
+    assert load(BEST)["global_step"] == STEPS
+    fit(
+        "--callbacks.best_checkpoint=false",
+        *flags,
+        "--trainer.enable_checkpointing=true",
+        "--name=b",
+    )
+    assert len({path.name for path in Path("runs/b").rglob("*.ckpt")}) == len(names) + 1
+
+
+@cases(
+    "flags saving steps",
+    (f"{EVERY}_minutes=100", 0.001, [4, 8, 12]),
+    (f"{EVERY}_minutes=100", 1, [4, 12]),  # the first shows how long it takes
+    (f"{EVERY}_minutes=3", 0.001, [3, 4, 7, 8, 11, 12]),
+    (f"{EVERY}_minutes=100 {EVERY}_n_steps=5", 1, [4, 5, 10, 12]),
+    (f"--trainer.accumulate_grad_batches=2 {EVERY}_minutes=3", 1, [2, 4, 6]),
+)
+def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, steps):
+    """A step takes a minute, and a save as long as ``saving`` steps."""
+    times, saved, save = [0.0], list[int](), AtomicCheckpointIO.save_checkpoint
+
+    def slow_save(io, checkpoint, path, storage_options=None):
+        if Path(path).name == "last.ckpt":
+            times.append(times[-1] + 60 * saving)
+            saved.append(checkpoint["global_step"])
+        save(io, checkpoint, path)
+
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", slow_save)
+    monkeypatch.setattr(
+        "lightkeeper.exact._last_checkpoint.time", SimpleNamespace(monotonic=lambda: times[-1])
+    )
+    steps_take_time = LambdaCallback(on_train_batch_end=lambda *_: times.append(times[-1] + 60))
+    fit("--trainer.max_epochs=3", *flags.split(), callbacks=[steps_take_time])
+    assert saved == steps

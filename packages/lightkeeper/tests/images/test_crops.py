@@ -1,0 +1,171 @@
+"""Which part of an image is used: evaluation's against torchvision, training's against torchvision's."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightkeeper.images._crops import fit_image, fit_region, random_box, region_of, sufficient_size
+from lightkeeper.images._files import prepare
+from PIL import Image
+from torchvision import transforms
+from torchvision.transforms import v2
+
+from tests.image_files import (
+    decoded,
+    noise,
+    prepared,
+    save,
+    smooth,
+    write_folder,
+)
+from tests.stubs import Files, cases
+
+FITS = ["crop", "pad", "squash"]
+# torchvision scales floats elsewhere
+ROUNDING = 0 if torch.backends.cpu.get_cpu_capability().startswith("AVX") else 1
+SHAPES = [
+    *((500, 375), (375, 500), (64, 64), (333, 200), (226, 225), (7, 5), (1, 1), (2, 3)),
+    *((300, 120), (120, 300), (400, 20), (20, 401)),
+]
+
+
+def preprocessing(fit="crop", crop: int = 32, resize: int = 36):
+    resize = resize if fit == "crop" else crop
+    mean = [0.485, 0.456, 0.406]
+    return {"resize": resize, "crop": crop, "fit": fit, "mean": mean, "std": [0.2, 0.2, 0.2]}
+
+
+def require_same(pixels, upright, options):
+    """Compares pixels with what torchvision makes of an image that PIL has turned upright."""
+    assert (pixels.dtype, pixels.shape) == (torch.uint8, (3, options["crop"], options["crop"]))
+    assert (pixels.int() - prepared(upright, options).int()).abs().max() <= ROUNDING
+
+
+@pytest.mark.parametrize(("crop", "resize"), [(32, 36), (33, 33), (224, 256), (21, 100)])
+@pytest.mark.parametrize("fit", FITS)
+def test_evaluation_is_what_torchvision_makes_of_the_image(fit, crop, resize):
+    options = preprocessing(fit, crop, resize)
+    for shape in SHAPES:
+        require_same(fit_image(v2.PILToTensor()(noise(*shape)), options), noise(*shape), options)
+
+
+@cases(
+    "suffix mode size options",
+    *(("jpg", mode, (61, 47), {}) for mode in ("L", "CMYK", "YCbCr")),
+    *(("png", mode, (61, 47), {}) for mode in ("1", "L", "LA", "P", "RGBA")),
+    *(("tif", mode, (61, 47), {}) for mode in ("1", "L", "LA", "P", "RGBA", "CMYK")),
+    *(("webp", mode, (61, 47), {}) for mode in ("L", "RGBA")),
+    ("pgm", "L", (61, 47), {}),
+    ("jpg", "RGB", (1999, 1501), {}),
+    ("jpg", "RGB", (1999, 1501), {"progressive": True}),
+    ("jpg", "RGB", (1999, 1501), {"subsampling": 0}),
+)
+def test_evaluation_decodes_in_full_and_converts_as_pil_does(tmp_path, suffix, mode, size, options):
+    image = noise(61, 47).convert(mode).resize(size)
+    path = save(image, tmp_path / f"image.{suffix}", **options)
+    require_same(prepare(path, preprocessing()), Image.open(path).convert("RGB"), preprocessing())
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_evaluation_keeps_the_upper_half_of_16_bits(tmp_path, suffix):
+    values = np.random.default_rng(0).integers(0, 2**16, (47, 61), dtype=np.uint16)
+    path = save(Image.fromarray(values), tmp_path / f"deep.{suffix}")
+    grey = Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    require_same(prepare(path, preprocessing()), grey, preprocessing())
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("fit", FITS)
+def test_the_data_module_serves_evaluation_those_pixels_and_training_where_crops_are_whole(
+    tmp_path, fit, cached
+):
+    size = (61, 45) if fit == "crop" else (31, 20)
+    root = write_folder(tmp_path / "images", {"a": 5, "b": 5}, size=size)
+    cache = str(tmp_path / "cache") if cached else None
+    data = Files(str(root), image_size=32, fit=fit, crop_scale=(1.0, 1.0), cache=cache)
+    data.prepare_data()
+    data.setup("validate")
+    for split in ("val", "test", "train"):
+        dataset: Any = data.splits[split]
+        for index in 2 * [*range(len(dataset))]:  # the second time from the cache
+            image = dataset.image(index)
+            require_same(image, Image.open(dataset.path(index)), preprocessing(fit))
+            if (split, fit) != ("train", "crop"):
+                assert torch.equal(dataset.__getitems__([index]).images[0], image)
+
+
+def draws(count, seed=0):
+    return torch.rand(count, 10, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def torchvisions_boxes(shape, count, scale=(0.08, 1.0)):
+    image: Any = Image.new("L", shape)
+    crop = transforms.RandomResizedCrop
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        places = [crop.get_params(image, [*scale], [3 / 4, 4 / 3]) for _ in range(count)]
+    return [(left, upper, left + width, upper + height) for upper, left, height, width in places]
+
+
+@pytest.mark.parametrize("scale", [(0.08, 1.0), (0.5, 0.6), (1.0, 1.0)], ids=str)
+@pytest.mark.parametrize("fit", FITS)
+def test_a_random_box_lies_inside(scale, fit):
+    for (width, height), tries in product([*SHAPES, (1000, 1)], draws(100)):
+        left, upper, right, lower = box = random_box(width, height, tries, scale, fit)
+        assert all(isinstance(edge, int) for edge in box)
+        assert 0 <= left < right <= width
+        assert 0 <= upper < lower <= height
+        assert fit == "crop" or scale != (1.0, 1.0) or box == (0, 0, width, height)
+
+
+@pytest.mark.parametrize("shape", [(1000, 20), (20, 1000)], ids=str)
+def test_a_panorama_gets_torchvisions_central_box(shape):
+    width, height = shape
+    expected = {*torchvisions_boxes(shape, 1)}
+    assert {random_box(width, height, tries, (0.08, 1.0)) for tries in draws(20)} == expected
+
+
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+@cases(
+    "shape scale",
+    *((shape, (0.08, 1.0)) for shape in ((500, 375), (200, 200), (150, 400))),
+    ((500, 375), (0.5, 0.6)),
+)
+def test_random_boxes_are_distributed_as_torchvisions_of_the_squashed_image_too(shape, scale, fit):
+    count = 3000
+    square = (400, 400) if fit == "squash" else shape
+    stretch = np.array([*square, *square]) / np.array([*shape, *shape])
+    width, height = shape
+    boxes = [random_box(width, height, tries, scale, fit) for tries in draws(count)]
+    ours = np.array(boxes) * stretch
+    theirs = np.array(torchvisions_boxes(square, count, scale), dtype=float)
+    error = np.sqrt((ours.var(0) + theirs.var(0)) / count)
+    assert (np.abs(ours.mean(0) - theirs.mean(0)) < 4 * error + 0.5 * stretch).all()
+    assert np.allclose(ours.std(0), theirs.std(0), rtol=0.08)
+    assert (ours.min(0)[:2] == 0).all()
+    assert (ours.max(0)[2:] == square).all()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("fit", ["pad", "squash"])
+@pytest.mark.parametrize(
+    "box", [(0, 0, 800, 600), (104, 48, 704, 592), (304, 32, 512, 296)], ids=str
+)
+def test_training_decodes_a_large_jpeg_small_with_nearly_the_same_pixels(tmp_path, mode, box, fit):
+    options = preprocessing(fit, 48)
+    path = save(smooth(800, 600).convert(mode), tmp_path / "image.jpg", quality=95)
+    small = decoded(path, sufficient_size((800, 600), box, options))
+    assert small.shape[2] < 800
+    pixels = fit_region(region_of(small, box, (800, 600)), options)
+    expected = prepared(Image.open(path).convert("RGB").crop(box), options)
+    assert (pixels.int() - expected.int()).abs().float().mean() < 3
+
+
+def test_a_region_of_a_reduced_image_is_never_empty():
+    for factor, width in product((2, 4, 8), range(8, 60)):
+        small = torch.empty(3, -(-width // factor), -(-width // factor))
+        for left in range(width - factor + 1):
+            box = (left, left, left + factor, left + factor)
+            assert region_of(small, box, (width, width)).numel()

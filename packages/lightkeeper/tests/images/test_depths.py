@@ -1,0 +1,224 @@
+"""Files of any depth: each becomes the picture that its numbers are, or is refused."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.images._decode import open_image, read_bands, upright_pixels, upright_size
+from PIL import Image
+
+from tests.image_files import decoded, noise, save
+from tests.stubs import cases
+from tests.tiff_files import (
+    COMPRESSION,
+    DEFLATE,
+    EXTRA,
+    FILL_ORDER,
+    INKS,
+    ORIENTATION,
+    PALETTE,
+    PLANES,
+    PREDICTOR,
+    SAMPLE_FORMAT,
+    SUBSAMPLING,
+    Array,
+    write_tiff,
+)
+
+WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, INDEX, CMYK, YCBCR, LAB = 0, 1, 2, 3, 5, 6, 8
+Y, X = np.mgrid[0:21, 0:37]
+SHARES = np.stack([X / 36, Y / 20, (X + Y) % 20 / 19, 1 - X / 36], 2)  # black and white, too
+COLOURS = np.random.default_rng(0).integers(0, 256, (256, 3))
+LAYOUTS: list[dict[str, Any]] = [
+    {},
+    {"rows": 5},
+    {"tile": (16, 32)},
+    {"rows": 5, "tags": {COMPRESSION: DEFLATE}},
+    {"tags": {COMPRESSION: DEFLATE, PREDICTOR: 2}},
+]
+RIGHT = [  # photometric, channels and bits that are read from interleaved numbers
+    *((photometric, 1, bits) for photometric in (0, 1) for bits in (1, 2, 4, 8)),
+    *((INDEX, 1, bits) for bits in (1, 2, 4, 8)),
+    *((BLACK_IS_ZERO, 1, 12), (BLACK_IS_ZERO, 1, 16), (WHITE_IS_ZERO, 1, 16)),
+    *((RGB, channels, bits) for channels in (3, 4) for bits in (8, 16)),
+    *((CMYK, 4, 8), (CMYK, 4, 16)),
+]
+
+
+def numbers(channels: int, bits: int) -> Array:
+    return np.round(SHARES[..., :channels] * (2**bits - 1)).astype(np.int64)
+
+
+def picture(values: Array, bits: int, photometric: int) -> Array:
+    """Calculates the RGB values of stored numbers, as TIFF 6.0 explains them."""
+    if photometric == INDEX:
+        colours: Array = COLOURS[values[..., 0]]
+        return colours
+    shares = values / (2**bits - 1)
+    if photometric == CMYK:
+        shares = (1 - shares[..., :3]) * (1 - shares[..., 3:])
+    elif photometric == WHITE_IS_ZERO:
+        shares = 1 - shares
+    return np.round(255 * np.broadcast_to(shares[..., :3], (*values.shape[:2], 3))).astype(np.int64)
+
+
+def seen(path: Path) -> Array | None:
+    try:
+        return decoded(path).permute(1, 2, 0).numpy().astype(np.int64)
+    except UnreadableFileError:
+        return None
+
+
+def tiff(path: Path, values: Array, bits: int, photometric: int, **options: Any) -> Path:
+    tags = dict(options.pop("tags", {}))
+    if photometric == INDEX:
+        scale = tags.get(PALETTE, 257)
+        tags[PALETTE] = (scale * COLOURS[: 2**bits].T).ravel().tolist()
+    if values.shape[2] == 4 and photometric == RGB:
+        tags[EXTRA] = 2
+    return write_tiff(path, values, bits, photometric, tags=tags, **options)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # PIL's of unknown kinds
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("order", "<>")
+def test_a_tiff_of_any_depth_is_its_picture_or_is_refused(tmp_path, capfd, layout, order):
+    outcomes: Counter[tuple[str, Any]] = Counter()
+    kinds = [(0, 1), (1, 1), (1, 2), (2, 3), (2, 4), (3, 1), (5, 4)]
+    bits_of = (1, 2, 4, 6, 8, 10, 12, 14, 16)
+    for (photometric, channels), bits, planes, fill in itertools.product(
+        kinds, bits_of, (1, 2), (1, 2)
+    ):
+        tags = {**layout.get("tags", {}), PLANES: planes, FILL_ORDER: fill}
+        if (fill == 2 and COMPRESSION in tags) or (photometric == INDEX and bits > 8):
+            continue
+        values = numbers(channels, bits)
+        path = tiff(
+            tmp_path / "image.tif",
+            values,
+            bits,
+            photometric,
+            order=order,
+            **{**layout, "tags": tags},
+        )
+        pixels, kind = seen(path), (photometric, channels, bits)
+        outcomes[("right" if pixels is not None else "refused"), kind] += 1
+        if pixels is not None:
+            rounding = 2 if photometric == CMYK else 1  # two roundings
+            difference = np.abs(pixels - picture(values, bits, photometric)).max()
+            assert difference <= rounding, (kind, planes, fill)
+        elif (planes, fill) == (1, 1) and PREDICTOR not in tags:
+            big_endian = kind in [(BLACK_IS_ZERO, 1, 12), (WHITE_IS_ZERO, 1, 16)] and order == ">"
+            assert kind not in RIGHT or big_endian, kind  # which PIL does not know
+    assert {kind for outcome, kind in outcomes if outcome == "right"} - {(1, 2, 8)} <= {*RIGHT}
+    assert outcomes["right", (RGB, 3, 16)] >= 2  # separate channels, too
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("layout", LAYOUTS[:4])
+def test_a_turned_tiff_of_any_depth_is_upright(tmp_path, bits, turn, layout):
+    values = numbers(1, bits)
+    tags = {**layout.get("tags", {}), ORIENTATION: turn}
+    path = write_tiff(tmp_path / "image.tif", values, bits, 1, **{**layout, "tags": tags})
+    expected: Array = picture(values, bits, 1)
+    if turn > 4:
+        expected = expected.transpose(1, 0, 2)
+    upside: dict[int, Callable[[Array], Array]] = {
+        **dict.fromkeys((2, 6), np.fliplr),
+        **dict.fromkeys((4, 8), np.flipud),
+        **dict.fromkeys((3, 7), lambda image: np.flipud(np.fliplr(image))),
+    }
+    expected = upside.get(turn, lambda image: image)(expected)
+    with open_image(path) as image:
+        assert upright_size(image, path) == expected.shape[1::-1]
+    assert np.abs(decoded(path).permute(1, 2, 0).numpy() - expected).max() <= 1
+
+
+@cases(
+    "photometric bits channels tags why",
+    (BLACK_IS_ZERO, 8, 1, {SAMPLE_FORMAT: 2}, "its pixels are signed"),
+    (BLACK_IS_ZERO, 16, 1, {SAMPLE_FORMAT: 2}, "its pixels are signed"),
+    (BLACK_IS_ZERO, 32, 1, {SAMPLE_FORMAT: 3}, "its pixels have 32 bits"),
+    (
+        BLACK_IS_ZERO,
+        14,
+        1,
+        {},
+        "its TIFF header is damaged, or its channels or bits .* Pillow lacks",
+    ),
+    (CMYK, 8, 4, {INKS: 2}, "its inks are not CMYK"),
+    (YCBCR, 8, 3, {}, "its colours are subsampled"),
+    (YCBCR, 8, 3, {PLANES: 2, SUBSAMPLING: [1, 1]}, "its channels are stored separately"),
+    (LAB, 8, 3, {PLANES: 2}, "its channels are stored separately"),
+    (LAB, 8, 3, {PLANES: 2, COMPRESSION: DEFLATE}, "its channels are stored separately"),
+    (INDEX, 8, 1, {PALETTE: 1}, "its palette has 8 bits"),
+)
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_a_tiff_that_pillow_would_read_as_another_picture_is_refused(
+    tmp_path, photometric, bits, channels, tags, why
+):
+    path = tiff(tmp_path / "image.tif", numbers(channels, bits), bits, photometric, tags=tags)
+    with pytest.raises(UnreadableFileError, match=rf"image\.tif' cannot be .* \({why}"):
+        decoded(path)
+
+
+def test_a_data_set_that_opens_tiff_files_itself_has_the_same_pixels(tmp_path):
+    values = numbers(3, 16)
+    for photometric, kind, tags in ((RGB, values, {PLANES: 2}), (0, values[..., :1], {})):
+        path = write_tiff(tmp_path / f"{photometric}.tif", kind, 16, photometric, tags=tags)
+        with Image.open(path) as image:
+            assert torch.equal(upright_pixels(image), decoded(path))
+
+
+@pytest.mark.parametrize("maxval", [1, 15, 255, 1023, 4095, 65535])
+@pytest.mark.parametrize("kind", [b"P2", b"P3", b"P5", b"P6"])
+def test_pnm_files_of_any_greatest_value_are_their_picture(tmp_path, kind, maxval):
+    values = np.round(SHARES[..., : 3 if kind in (b"P3", b"P6") else 1] * maxval).astype(np.int64)
+    binary = values.astype(np.uint8 if maxval < 256 else ">u2").tobytes()
+    text = " ".join(map(str, values.ravel())).encode()
+    path = tmp_path / "image.ppm"
+    path.write_bytes(b"%s 37 21 %d\n" % (kind, maxval) + (text if kind < b"P4" else binary))
+    expected = np.round(255 * np.broadcast_to(values / maxval, (21, 37, 3)))
+    assert np.abs(decoded(path).permute(1, 2, 0).numpy() - expected).max() <= 1
+
+
+def test_16_bit_grey_png_and_jpeg_2000_keep_their_upper_bits(tmp_path):
+    values = numbers(1, 16)[..., 0]
+    for suffix in ("png", "jp2"):
+        path = save(Image.fromarray(values.astype(np.uint16)), tmp_path / f"image.{suffix}")
+        assert torch.equal(decoded(path), torch.from_numpy(values >> 8).expand(3, -1, -1))
+
+
+@pytest.mark.parametrize("bits", [1, 4, 12, 16])
+@pytest.mark.parametrize("read", [decoded, lambda path: read_bands(path, (3, 8))])
+def test_jpeg_2000_in_colour_of_other_bits_is_refused(tmp_path, bits, read):
+    """Of more than 8, PIL turns the brightest pixels black; of fewer, white is not white."""
+    path = save(noise(40, 30), tmp_path / "image.jp2")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"\xff\x4f\xff\x51") + 42] = bits - 1
+    path.write_bytes(data)
+    with pytest.raises(UnreadableFileError, match=rf"\(its pixels have {bits} bits; save it"):
+        read(path)
+
+
+@cases(
+    "photometric bits tags why",
+    (WHITE_IS_ZERO, 8, {}, "0 for white"),
+    (WHITE_IS_ZERO, 16, {}, "0 for white"),
+    (INDEX, 8, {}, "it has a palette"),
+    (BLACK_IS_ZERO, 4, {}, "its pixels have 4 bits"),
+    (BLACK_IS_ZERO, 12, {}, "its pixels have 12 bits"),
+)
+@pytest.mark.parametrize("suffix", ["tif", "png"])  # whatever it is called
+def test_bands_of_a_tiff_are_brightness_or_refused(tmp_path, photometric, bits, tags, why, suffix):
+    pytest.importorskip("tifffile", reason="of the extra tiff, which reads such files")
+    path = tiff(tmp_path / f"image.{suffix}", numbers(1, bits), bits, photometric, tags=tags)
+    with pytest.raises(UnreadableFileError, match=why):
+        read_bands(path, (1, 16 if bits > 8 else 8))

@@ -1,0 +1,141 @@
+"""What a data module serves: evaluation as it is, training augmented, each part a fair one."""
+
+import re
+from collections import defaultdict
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from lightkeeper.exact import UserError, uniform
+from lightkeeper.exact._sampler import weighted_draw
+from lightkeeper.images import ArrayDataset
+from torchvision.transforms import v2
+
+from tests.job import trainer
+from tests.stubs import (
+    attached,
+    by_index,
+    epoch_of,
+    require_equal,
+)
+from tests.toy import LAST, ToyData, cases, fit, load, toy
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split):
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "batch_transforms": [v2.MixUp()],
+        "train_transforms": [v2.RandAugment()],
+    }
+    data, again = (attached(ToyData(**options, seed=of), epoch=of, training=False) for of in (0, 1))
+    batches = epoch_of(data, split)
+    dataset = data.splits[split]
+    require_equal(by_index(batches), (dataset.images, dataset.labels, torch.arange(len(dataset))))
+    for first, second in zip(batches, epoch_of(again, split), strict=True):
+        require_equal(first, second)
+
+
+class SortedDataModule(ToyData):
+    """Images of one class after the other, as a folder of classes has them; keeps what each epoch has seen."""
+
+    def load(self):
+        self.seen = defaultdict(list)
+        return {
+            split: ArrayDataset(data.images, data.labels.sort().values, split)
+            for split, data in super().load().items()
+        }
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        epoch = cast(Any, self.trainer).current_epoch
+        self.seen[self.split_in_use, epoch] += batch.indices.tolist()
+        return batch
+
+
+@cases(
+    "limits class_balance",
+    ({"limit_val_batches": 2}, 0.0),
+    ({"overfit_batches": 2}, 0.0),
+    ({"overfit_batches": 2}, 1.0),
+)
+def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epoch(
+    limits, class_balance
+):
+    data: Any = SortedDataModule(60, val=60, batch_size=8, class_balance=class_balance)
+    trainer(1, max_epochs=3, **limits).fit(toy(), datamodule=data)
+    for split in ("train", "val") if "overfit_batches" in limits else ("val",):
+        first, *others = (data.seen[split, epoch] for epoch in range(3))
+        assert len(first) == 16
+        assert all(other == first for other in others)
+        assert set(data.splits[split].labels[torch.tensor(first) % 60].tolist()) == {0, 1, 2}
+
+
+@cases(
+    "options world_size text",
+    ({"batch_size": 61}, 1, "batch_size: must be at most 60, the number of training images"),
+    ({"batch_size": 10}, 3, "batch_size: must be a multiple of 3, .* such as 9"),
+    ({"device_cache": True, "train_transforms": [v2.Identity()]}, 1, "device_cache: needs"),
+    ({"val": 2}, 3, "the val set has fewer .* there are processes, 3; use 2 devices"),
+    ({"test": 2}, 3, "the test set has fewer .* there are processes, 3; use 2 devices"),
+    ({"test": 0}, 1, "the test set has fewer images, 0, than there are processes, 1$"),
+)
+def test_options_that_images_or_devices_do_not_allow_are_refused_by_name(options, world_size, text):
+    data = ToyData(60, **{"batch_size": 12} | options)
+    with pytest.raises(UserError, match=text):
+        _ = [epoch_of(attached(data, world_size=world_size), split) for split in ("train", "val")]
+
+
+def test_a_checkpoint_names_the_transforms_and_holds_plain_numbers(workplace):
+    fit(
+        *("--data.class_balance=0.5", "--trainer.max_steps=1"),
+        "--data.train_transforms+=torchvision.transforms.v2.RandAugment",
+        "--data.train_transforms.magnitude=5",
+        "--data.train_transforms+=tests.images.test_transforms.of_numpy",
+    )
+    checkpoint = load(LAST)  # with weights_only=True
+    assert checkpoint["datamodule_hyper_parameters"]["class_balance"] == 0.5
+    data: Any = ToyData(class_balance=np.float64(0.5))
+    assert type(data.hparams["class_balance"]) is float
+    augment, function = checkpoint["about"]["transforms"]["train_transforms"]
+    options = "num_ops=2, magnitude=5, num_magnitude_bins=31"
+    # torchvision writes nearest, or before 0.29 InterpolationMode.NEAREST
+    assert re.fullmatch(rf"RandAugment\(interpolation=[\w.]+, {options}\)", augment)
+    assert function == "<function of_numpy>"
+
+
+COUNTS = torch.tensor([70, 20, 5, 1])
+LABELS = torch.arange(4).repeat_interleave(COUNTS)[
+    torch.randperm(96, generator=torch.Generator().manual_seed(0))
+]
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("batch_size", [12, 36])  # of 36, an epoch of 96 images has two
+def test_images_come_as_often_as_class_balance_says(balance, batch_size):
+    epochs = [weighted_draw(LABELS, COUNTS, batch_size, balance, 0, epoch) for epoch in range(400)]
+    drawn = torch.cat(epochs) % 96
+    assert len(drawn) == 400 * (96 // batch_size * batch_size)
+    shares = (COUNTS**-balance / (COUNTS ** (1 - balance)).sum())[LABELS]
+    expected = len(drawn) * shares
+    error = (drawn.bincount(minlength=96) - expected).abs()
+    assert (error < 5 * (expected * (1 - shares)).sqrt()).all()
+
+
+class ShiftedData(ToyData):
+    """Adds a number to the pixels of each training image."""
+
+    def augment(self, batch, epoch):
+        numbers = uniform(self.seed, epoch, batch.indices, 1000)
+        return batch._replace(images=batch.images ^ (256 * numbers).byte()[:, :, None, None])
+
+
+@pytest.mark.parametrize("device_cache", [False, True])
+def test_class_balance_draws_an_image_again_which_is_augmented_anew(device_cache):
+    options: Any = {"class_balance": 1.0, "device_cache": device_cache}
+    data = attached(ShiftedData(60, batch_size=12, **options))
+    data.splits["train"].labels = torch.tensor([0] * 54 + [1] * 3 + [2] * 3)
+    images, labels, indices = map(torch.cat, zip(*epoch_of(data), strict=True))
+    assert torch.equal(labels, data.splits["train"].labels[indices % 60])
+    assert labels.bincount(minlength=3).min() > 10
+    assert len(images[indices % 60 == 59].unique(dim=0)) >= 3
