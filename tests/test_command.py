@@ -4,6 +4,7 @@ import shlex
 import subprocess
 import sys
 import traceback
+from functools import partial
 
 import pytest
 from lightkeeper.cli._entry import describe_error as explain, one_line_errors
@@ -58,7 +59,7 @@ def test_an_error_names_an_argument_and_the_command_its_option(workplace, capsys
         ("--data=images --data.group=[", "--data.group: '[' is no regular expression"),
         ("--data.val_fraction=0.6 --data.test_fraction=0.6 --data=images", "--data.val_fraction: "),
     ):
-        assert line in one_line(lambda args=data: small(data=args.split()), capsys)
+        assert line in one_line(partial(small, data=data.split()), capsys)
 
 
 @cases(

@@ -1,5 +1,6 @@
 """``copier copy`` makes a project of another name, ``copier update`` merges a newer template and keeps the owner's edits."""
 
+import os
 import re
 import runpy
 import shutil
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ONE_CPU, ROOT
-from tests.processes import succeed
 
 copier = pytest.importorskip("copier", reason="copier is not installed: pip install copier")
 RENAME = runpy.run_path(str(ROOT / "scripts" / "rename.py"))
@@ -146,7 +146,15 @@ def whole(request, tmp_path_factory) -> Path:
 
 
 def python(*args: str, root: Path) -> str:
-    return succeed([sys.executable, *args], root, timeout=300, PYTHONPATH=str(root)).out
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        timeout=300,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
 
 
 @pytest.mark.slow

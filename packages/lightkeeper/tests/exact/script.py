@@ -172,7 +172,7 @@ def train(
         enable_model_summary=False,
         num_sanity_val_steps=0,
     )
-    loader = {"num_workers": int(workers), "collate_fn": padded}
+    loader: dict[str, Any] = {"num_workers": int(workers), "collate_fn": padded}
     trainer.fit(
         Classifier(bool(by_hand)),
         ExactDataLoader(Texts(), trainer, batch_size=8, shuffle=True, **loader),
@@ -184,5 +184,5 @@ def train(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    chosen = dict(option.split("=") for option in sys.argv[2:])
+    chosen: dict[str, Any] = dict(option.split("=") for option in sys.argv[2:])
     train(sys.argv[1], **{name: float(value) for name, value in chosen.items()})

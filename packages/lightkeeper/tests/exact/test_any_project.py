@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
-SCRIPT = Path(__file__).with_name("script.py")
-sys.path.insert(0, str(SCRIPT.parent))
-import script  # noqa: E402  # as a process of its own has it
+from . import script
 
-KINDS = {
+SCRIPT = Path(__file__).with_name("script.py")
+
+KINDS: dict[str, dict[str, float]] = {
     "one process": {},
     "workers, two validations an epoch": {"workers": 2, "checks": 0.5},
     "accumulation": {"accumulate": 3, "checks": 0.5},

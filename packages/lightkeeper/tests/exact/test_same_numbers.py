@@ -5,7 +5,7 @@ import os
 import zlib
 from copy import deepcopy
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR
+from torchmetrics import MetricCollection
 from torchmetrics.classification import (
     MulticlassAveragePrecision,
     MulticlassCalibrationError,
@@ -43,7 +44,7 @@ class MeasuringClassifier(ToyClassifier):
         super().__init__(*args, **options)
         classes = len(self.class_names)
         for metrics in (self.val_metrics, self.test_metrics):
-            metrics.add_metrics(
+            cast(MetricCollection, metrics).add_metrics(
                 {
                     "calibration_error": MulticlassCalibrationError(classes, n_bins=5),
                     "average_precision": MulticlassAveragePrecision(classes, thresholds=None),
