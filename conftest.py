@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import MULTILABEL, PAIRS, SLIM, TINY, fit
+from tests.conftest import FAST, MULTILABEL, PAIRS, SLIM, TINY, fit
 
 
 def pytest_collection_finish() -> None:
@@ -38,13 +38,7 @@ def workplace(tmp_path, monkeypatch) -> Path:
 def tiny_run(tmp_path_factory) -> Path:
     """The folder of a finished run, to be read only."""
     root: Path = tmp_path_factory.mktemp("session") / "runs"
-    fit(
-        *TINY,
-        *SLIM,
-        "--model.optimizer.lr=0.1",
-        f"--trainer.default_root_dir={root}",
-        "--name=tiny",
-    )
+    fit(*TINY, *SLIM, *FAST, f"--trainer.default_root_dir={root}", "--name=tiny")
     return root / "tiny"
 
 

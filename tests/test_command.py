@@ -22,6 +22,7 @@ from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import (
+    FLOWERS,
     RUN,
     SLIM,
     TINY,
@@ -77,8 +78,9 @@ def test_a_bug_in_a_constructor_keeps_its_traceback(option, base, monkeypatch):
         "Buggy", (base,), {"__init__": fail, "__del__": lambda self: None, "__module__": __name__}
     )
     monkeypatch.setitem(globals(), buggy.__name__, buggy)
+    network = [] if option == "model" else SLIM
     with pytest.raises(ValueError, match="a bug of mine") as caught:
-        FitCLI([f"--{option}={__name__}.Buggy"])
+        FitCLI([FLOWERS, *network, f"--{option}={__name__}.Buggy"])
     assert explain(caught.value) is None
     assert f'File "{__file__}", line' in "".join(traceback.format_exception(caught.value))
 
@@ -196,7 +198,7 @@ MISTAKES = f"""
 --data.batch_sise=2 -> Option 'batch_sise' is not accepted; did you mean --data.batch_size
 --model.optimizer.lrr=2 -> 'lrr' is not accepted; did you mean --model.optimizer.lr
 --model={OWN_MODEL} --model.gama=2 -> 'gama' is not accepted; did you mean --model.gamma?
---model.momentum=2 -> 'momentum' is not accepted; did you mean --model.optimizer.momentum?
+--model.optimizer=SGD --model.momentum=2 -> 'momentum' is not accepted; did you mean --model.optimizer.momentum?
 --model.arch=nets.TinyNet --model.arch.width=8 -> 'width'
 --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x -> Option 'monitr' is not accepted
 --lr=1 -> --lr=1; did you mean --model.optimizer.lr?
@@ -216,7 +218,7 @@ extra -> unrecognized arguments: extra
 --data.batch_size=many -> --data.batch_size: Not of type PositiveInt
 --data.batch_size=null -> --data.batch_size: Not of type PositiveInt
 --model.lr_scheduler=null -> expects a function or a callable class
---model.loss.label_smoothing=1.5 -> --model.loss.label_smoothing: Not of type ClosedUnitInterval: 1.5
+--model.loss=CrossEntropy --model.loss.label_smoothing=1.5 -> --model.loss.label_smoothing: Not of type ClosedUnitInterval: 1.5
 --trainer.limit_val_batches=many -> --trainer.limit_val_batches: Does not
 --config={{model: {{class_names: [a]}}}} -> --model.class_names cannot be given: it follows from data
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
@@ -269,7 +271,13 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
         broken = make_folder(workplace / "broken", {"blue": 6, "red": 6}) / "red" / "3.jpg"
         broken.write_bytes(broken.read_bytes()[:-100])
     before = sorted(workplace.iterdir())
-    usual = ["--trainer.devices=1", "--trainer.accelerator=cpu", "--data.batch_size=64"]
+    usual = [
+        FLOWERS,
+        *SLIM,
+        "--trainer.devices=1",
+        "--trainer.accelerator=cpu",
+        "--data.batch_size=64",
+    ]
     assert answer in one_line(lambda: fit(*usual, *split(args)), capsys)
     assert sorted(workplace.iterdir()) == before
 

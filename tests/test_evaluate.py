@@ -109,7 +109,7 @@ def test_other_images_are_prepared_as_the_checkpoint_says_or_not_at_all(checkpoi
     cli: Any = evaluate(*options)
     measured = read_json(tmp_path / "alone.test.metrics.json")
     assert measured["correct"] == right(
-        cli.model, [file.path for file in cli.datamodule.files() if file.split == "test"]
+        cli.model, [Path(file.path) for file in cli.datamodule.files() if file.split == "test"]
     )
     assert measured["data"]["class_path"] == "FolderDataModule"
     assert measured["data"]["init_args"].items() >= {"root": str(root), "fit": "pad"}.items()

@@ -27,6 +27,7 @@ from scaling import Bucket, Link, Step, forecast, measure
 
 from project.model.networks import build_network
 from tests.conftest import (
+    FLOWERS,
     QUIET,
     ROOT,
     SLIM,
@@ -43,7 +44,7 @@ from tests.conftest import (
 from tests.processes import descendants, is_running, started, wait_until
 
 SWEEP = ROOT / "examples" / "launch" / "sweep.py"
-OPTIONS = ["--data.train_size=256", *TINY_DATA[1:4], *TINY_TRAINER, *QUIET, *SLIM]
+OPTIONS = [FLOWERS, "--data.train_size=256", *TINY_DATA[1:4], *TINY_TRAINER, *QUIET, *SLIM]
 COMMAND = [sys.executable, str(SWEEP), "--name=lr", *OPTIONS, "--trainer.max_epochs=4"]
 
 
@@ -269,7 +270,7 @@ def test_a_step_is_what_a_simulation_of_each_message_takes(seed):
 def test_the_buckets_hold_all_gradients(workplace):
     small = ["--trainer.strategy=DDPStrategy", "--trainer.strategy.bucket_cap_mb=1"]
     with patch.dict(os.environ), as_in_a_terminal():  # Lightning adds variables
-        step = measure([*TINY_DATA, *TINY_TRAINER, *SLIM, *small])
+        step = measure([FLOWERS, *TINY_DATA, *TINY_TRAINER, *SLIM, *small])
     sizes = [bucket.size for bucket in step.buckets]
     assert len(sizes) > 2  # as the strategy says
     parameters = build_network("resnet9_slim", 8).parameters()

@@ -28,6 +28,7 @@ from project.model.networks import build_network
 from project.model.optimizers import build_optimizer, fuse
 from project.model.schedules import build_schedule
 from tests.conftest import (
+    FAST,
     cases,
     one_line,
     small,
@@ -224,7 +225,7 @@ def test_a_schedule_that_cannot_be_stepped_or_has_no_rate_is_one_line_before_tra
     words, answer = row.split(" -> ")
     name, *arguments = words.split()
     flags = [f"{SCHEDULE}={name}", *(f"{SCHEDULE}.{argument}" for argument in arguments)]
-    line = one_line(lambda: small(*flags), capsys)
+    line = one_line(lambda: small(*FAST, *flags), capsys)
     assert line.startswith("error: --model.lr_scheduler: ")
     assert answer in line
     assert not [*workplace.rglob("*.ckpt")]
@@ -373,7 +374,6 @@ def test_a_schedule_that_watches_what_validation_does_not_log_is_refused_before_
     options = [*PLATEAU, "--model.lr_scheduler.monitor=val/los", "--trainer.num_sanity_val_steps=1"]
     said = one_line(lambda: small(*options), capsys)
     assert (
-        "--model.lr_scheduler.monitor: validation does not log val/los, but val/accuracy, val/f1"
-        in said
+        "--model.lr_scheduler.monitor: validation does not log val/los, but val/accuracy, " in said
     )
     assert not [*workplace.rglob("*.ckpt")]

@@ -26,6 +26,7 @@ from project.model.networks import build_network, head
 from project.model.normalize import Normalization
 from project.model.pretrained import find_weights, load_weights, start_from
 from tests.conftest import (
+    FLOWERS,
     QUIET,
     SLIM,
     TINY_TRAINER,
@@ -352,7 +353,7 @@ def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run)
     assert found == find_weights("mobilenet_v3_small", "IMAGENET1K_V1").preprocessing()
     assert (options.image_size, options.resize, options.interpolation) == (224, 256, "bilinear")
     options, found = parsed(
-        "--data.train_size=16", *SLIM, f"--model.weights={tiny_run}/checkpoints/best.ckpt"
+        FLOWERS, "--data.train_size=16", *SLIM, f"--model.weights={tiny_run}/checkpoints/best.ckpt"
     )
     assert (options.image_size, found["mean"]) == (32, [0.5, 0.5, 0.5])
 

@@ -44,7 +44,7 @@ BY_DATE = '''
         """Tests the newest images of each class, and validates on those before."""
         files, notes = super().list_files()
         if {file.split for file in files} == {"train"}:
-            newest = sorted(files, key=lambda file: -Path(file.path).stat().st_mtime)
+            newest = sorted(files, key=lambda file: -Path(file.path).lstat().st_mtime)
             of_class = {}
             for file in newest:
                 of_class.setdefault(file.label, []).append(file)
@@ -76,8 +76,9 @@ EDITS: dict[str, dict[str, str]] = {
         "from project.data.torch_dataset",
     },
     "project/fit.py": {
-        "    CIFAR10DataModule,\n": "    PhotosDataModule,\n",
-        ", CIFAR10DataModule)": ")",
+        "from project.data import SyntheticFlowersDataModule": (
+            "from project.data import PhotosDataModule, SyntheticFlowersDataModule"
+        ),
         '"data": SyntheticFlowersDataModule': '"data": PhotosDataModule',
         "        splits = {": '        metrics["team"] = "flowers"\n        splits = {',
     },
@@ -103,10 +104,10 @@ EDITS: dict[str, dict[str, str]] = {
         "    @property\n    def source": f"{BY_DATE.lstrip(chr(10))}\n    @property\n    def source"
     },
     "project/data/augmentation.py": {  # a library's transform, behind ours
-        "        return batch._replace(images=images)": "        images = adjust_contrast(images, 1.1)"
+        "        return batch._replace(images=images)": "        images = gaussian_blur(images, 3)"
         "\n        return batch._replace(images=images)",
         "from torch import Tensor\n": "from torch import Tensor\n"
-        "from torchvision.transforms.v2.functional import adjust_contrast\n",
+        "from torchvision.transforms.v2.functional import gaussian_blur\n",
     },
     "project/predict.py": {
         "    return row\n": '    return row | {"team": "flowers"}\n',
