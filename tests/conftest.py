@@ -48,8 +48,11 @@ TINY_TRAINER = [
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [FLOWERS, *TINY_DATA, *TINY_TRAINER, *QUIET]
 SLIM = ["--model.arch=resnet9_slim"]
-FAST = ["--model.optimizer=SGD", "--model.optimizer.lr=0.1"]
-"""Of the run that tests share, whatever the defaults are."""
+FAST = [
+    *("--model.optimizer=SGD", "--model.optimizer.lr=0.1", "--model.optimizer.momentum=0.9"),
+    "--model.loss=CrossEntropy",
+]
+"""For runs that must learn, whatever the defaults are."""
 SMALL = ["--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"]
 """Two epochs of four steps each."""
 MULTILABEL = ["--model=examples.multilabel.MultilabelClassifier", "--monitor=val/mAP"]

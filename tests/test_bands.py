@@ -19,6 +19,7 @@ from project.model.networks import build_network, with_channels
 from project.model.normalize import Normalization
 from project.model.pretrained import load_weights
 from tests.conftest import (
+    FAST,
     QUIET,
     SLIM,
     SMALL_FILES,
@@ -37,7 +38,7 @@ from tests.conftest import (
 OPTIONS = [
     *SMALL_FILES,
     *("--data.image_size=16", "--data.batch_size=16", "--data.crop_scale=[0.5,1]"),
-    *(*SLIM, *TINY_TRAINER, *QUIET, "--trainer.max_epochs=6", "--model.optimizer.lr=0.05"),
+    *(*SLIM, *TINY_TRAINER, *QUIET, *FAST, "--trainer.max_epochs=6", "--model.optimizer.lr=0.05"),
     *("--data.channels=5", "--data.bits=16", "--trainer.precision=32-true", "--name=run"),
 ]
 RANDOM = np.random.default_rng(0)

@@ -71,7 +71,8 @@ def test_a_batch_is_shifted_then_flipped_then_covered_with_the_mean_colour():
 
 def test_alternating_flips_show_each_image_both_ways_in_any_two_epochs_in_a_row():
     count = 4000
-    images = (255 * torch.arange(2)).to(torch.uint8).expand(count, 3, 1, 2)
+    half = 255 * (torch.arange(8) // 4)  # black on the left, white on the right
+    images = half.to(torch.uint8).expand(count, 3, 4, 8)
     batch = ImageBatch(images, torch.zeros(count, dtype=torch.int64), torch.arange(count))
     options = {"flip": "alternating", "crop_padding": 0, "cutout": 0}
     first, second, third = (

@@ -185,4 +185,5 @@ def train(
 if __name__ == "__main__":
     torch.set_num_threads(1)
     chosen: dict[str, Any] = dict(option.split("=") for option in sys.argv[2:])
-    train(sys.argv[1], **{name: float(value) for name, value in chosen.items()})
+    options: dict[str, Any] = {name: float(value) for name, value in chosen.items()}
+    train(sys.argv[1], **options)

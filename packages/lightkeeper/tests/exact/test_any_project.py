@@ -38,7 +38,7 @@ KILLS = [(3, 7, 12, 20, 25, 31, 44), (5, 11, 24, 26, 38, 40, 47)]
 """Batches after which the first process is killed, of 48; one after the other."""
 
 
-def run(folder: Path, dies: int = 0, **options: float) -> int:
+def run(folder: Path, dies: int = 0, **options: Any) -> int:
     """Runs the script; a run on one process in a fork of a process that has imported torch."""
     if options.get("devices", 1) > 1:
         chosen = [f"{name}={value}" for name, value in {**options, "dies": dies}.items()]
