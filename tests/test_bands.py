@@ -70,6 +70,7 @@ def test_a_run_learns_from_all_bits_and_the_checkpoint_has_the_statistics_of_its
     np.testing.assert_allclose([found["mean"], found["std"]], [mean, std], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_path, capsys):
     best, images = str(run / "checkpoints" / "best.ckpt"), str(run.parents[1] / "images")
     metrics = read_json(run / "metrics.json")["test"]

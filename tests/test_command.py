@@ -144,6 +144,7 @@ def test_a_run_whose_standard_streams_are_closed_writes_none_of_them_into_its_fi
     assert read_json(tmp_path / RUN / "metrics.json")["test"]["total"] == 26
 
 
+@pytest.mark.slow
 def test_importing_the_package_has_no_side_effect():
     program = """if True:
         import gc, pkgutil, signal, sys, warnings

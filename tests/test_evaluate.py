@@ -41,6 +41,7 @@ def right(model, files):
     return sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
 
 
+@pytest.mark.slow
 def test_a_run_in_half_precision_is_tested_in_float32_as_its_checkpoint_is(workplace):
     fit(*TINY, *SLIM, "--trainer.precision=bf16-true", "--name=half")
     evaluate("runs/half/checkpoints/best.ckpt", "--output=half.json")

@@ -22,7 +22,7 @@ from . import script
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-KINDS: dict[str, dict[str, float]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "one process": {},
     "workers, two validations an epoch": {"workers": 2, "checks": 0.5},
     "accumulation": {"accumulate": 3, "checks": 0.5},
