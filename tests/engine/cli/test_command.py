@@ -12,6 +12,7 @@ import torch
 from lightkeeper.cli._entry import describe_error as explain, one_line_errors
 from lightkeeper.exact import UserError
 from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.exact._processes import cpu_limit
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.loggers import CSVLogger
@@ -38,7 +39,6 @@ from tests.conftest import (
 )
 from tests.distributed.processes import environment
 from tests.engine.cli.test_command_line import OWN_MODEL, V2, parse, split
-from tests.engine.toy import cpu_time
 
 PACKAGE = FitCLI.__module__.partition(".")[0]
 
@@ -165,7 +165,7 @@ def test_a_word_of_any_length_is_described_at_once_and_printed_in_short(text, ca
     def fail() -> None:
         raise UserError(f"'best.ckpt' holds {text}; give --import")
 
-    with cpu_time(10.0):
+    with cpu_limit(10.0, TimeoutError()):
         line = one_line(fail, capsys)
     assert line.startswith("error: 'best.ckpt' holds x")
     assert line.endswith("; give --import")
@@ -245,6 +245,15 @@ def test_help_imports_neither_torch_nor_lightning(module):
         except SystemExit as end:
             assert not end.code
         assert not {{"torch", "lightning"}} & {{*sys.modules}}
+    """
+    subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
+
+
+def test_reading_a_runs_metrics_imports_neither_torch_nor_lightning():
+    program = """if True:
+        import sys
+        from lightkeeper.cli import read_metrics
+        assert not {"torch", "lightning"} & {*sys.modules}
     """
     subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
 

@@ -10,13 +10,11 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ._errors import require
+from ._files import CHECKPOINTS, LAST, PREVIOUS
 from ._loggers import curve_lengths
 from ._processes import EXIT_CODE, StopRequest
 from ._upstream import correct_progress, reopen_epoch
 
-CHECKPOINTS = "checkpoints"
-LAST = "last.ckpt"
-PREVIOUS = "previous.ckpt"
 Checkpoint = dict[str, Any]
 """The contents of a checkpoint."""
 

@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..exact._errors import UserError, listed
+from ..exact._last_checkpoint import Checkpoint
 from ..exact._loggers import is_logged
 from ..exact._upstream import follow_until_averaging, length_attributes
-from ._checkpoint import Checkpoint
 from ._checkpoints import BestCheckpoint
 from ._predictions import gathered
 from ._resuming import require_optimizers

@@ -24,6 +24,7 @@ from torch.serialization import safe_globals
 
 from ..exact._errors import UserError, first_sentence, listed
 from ..exact._files import whole_file
+from ..exact._last_checkpoint import Checkpoint
 from ..exact._pickles import require_modest
 from ..exact._plain import MisfitError, Rule, inside, is_sound, plain, require_fit, require_tree
 from ._downloads import fetch_weights
@@ -32,9 +33,6 @@ from ._preprocessing import Preprocessing, is_preprocessing
 ABOUT = "about"
 _NETWORK = "network."  # where a classifier of this project has it
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
-
-Checkpoint = dict[str, Any]
-"""The contents of a checkpoint."""
 
 About = Checkpoint
 """Facts of a checkpoint about itself, see :func:`..training.checkpoints.describe_run`."""

@@ -12,8 +12,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..exact._errors import UserError, listed, note, printable
+from ..exact._last_checkpoint import Checkpoint
 from ..exact._plain import inside
-from ._checkpoint import ABOUT, About, Checkpoint, damaged, read_checkpoint, read_hparams
+from ._checkpoint import ABOUT, About, damaged, read_checkpoint, read_hparams
 from ._preprocessing import is_preprocessing
 from ._settings import (
     argument_names,

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from ..exact._errors import UserError, note
+from ..exact._last_checkpoint import Checkpoint
 from ..exact._loggers import is_logged
 from ..exact._non_finite import require_finite
 from ..exact._plain import plain
 from ..exact._upstream import keep_average, trainer_of
 from ._batch import ImageBatch
 from ._bookkeeping import Bookkeeping
-from ._checkpoint import ABOUT, About, Checkpoint, read_weights
+from ._checkpoint import ABOUT, About, read_weights
 from ._checkpoints import change_of_data, describe_run, fitting, opened, remember_options
 from ._class_names import require_class_names
 from ._files import prepare

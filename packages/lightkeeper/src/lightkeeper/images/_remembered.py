@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..exact._errors import UserError, printable
+from ..exact._last_checkpoint import Checkpoint
 from ..exact._plain import inside
-from ._checkpoint import ABOUT, About, Checkpoint, damaged, read_hparams
+from ._checkpoint import ABOUT, About, damaged, read_hparams
 from ._data_module import ImageDataModule
 from ._settings import imported_class, plain_options, require_arguments, subclasses
 from ._splits import SPLITS

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.optim import LBFGS, Adafactor, Optimizer
 
 from ..exact._errors import first_sentence
+from ..exact._last_checkpoint import Checkpoint
 from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit, require_like
 from ..exact._upstream import progress_of
-from ._checkpoint import Checkpoint, damaged
+from ._checkpoint import damaged
 
 if TYPE_CHECKING:
     from ._module import ClassifierModule
