@@ -193,6 +193,15 @@ def test_help_imports_neither_torch_nor_lightning(module):
     subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
 
 
+def test_reading_a_runs_metrics_imports_neither_torch_nor_lightning():
+    program = """if True:
+        import sys
+        from lightkeeper.cli import read_metrics
+        assert not {"torch", "lightning"} & {*sys.modules}
+    """
+    subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
+
+
 MISTAKES = f"""
 --trainer.max_epocs=2 -> --trainer.max_epocs=2; did you mean --trainer.max_epochs?
 --modl.arch=resnet18 -> --modl.arch=resnet18; did you mean --model.arch?

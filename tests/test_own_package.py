@@ -2,6 +2,7 @@
 
 import gc
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,13 @@ from lightkeeper.images._checkpoint import ABOUT
 from lightkeeper.images._settings import subclasses
 from torch import nn
 
+import project
 from project import export
 from project.analysis.plots import read_curves
 from project.data import ImageDataModule
 from project.model import ImageClassifier
 from tests.conftest import (
+    ROOT,
     SLIM,
     TINY,
     call,
@@ -31,6 +34,7 @@ from tests.conftest import (
     read_json,
     report_of,
 )
+from tests.distributed.processes import succeed
 
 SOURCE = """
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassCohenKappa
@@ -141,6 +145,51 @@ class FixedClassifier(ImageClassifier):
     ) -> None:
         super().__init__(class_names, preprocessing, arch="resnet9_slim")
         self.gamma = gamma
+
+
+MINE = """
+from lightning.pytorch import Callback
+from torchmetrics.classification import MulticlassCohenKappa
+
+from project.data import SyntheticFlowersDataModule
+from project.model import ImageClassifier
+
+
+class MyModel(ImageClassifier):
+    def configure_metrics(self):
+        return {**super().configure_metrics(), "kappa": MulticlassCohenKappa(len(self.class_names))}
+
+
+class MyData(SyntheticFlowersDataModule):
+    pass
+
+
+class MyCallback(Callback):
+    def on_validation_epoch_end(self, trainer, pl_module):
+        pl_module.log("val/mine", float(trainer.current_epoch))
+"""
+
+
+@pytest.mark.slow
+def test_classes_inside_the_package_behave_as_those_outside(tmp_path):
+    package = Path(project.__file__).parent
+    shutil.copytree(package, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    runs = []
+    for module in ("mine", "project.model.mine"):
+        tmp_path.joinpath(*module.split(".")).with_suffix(".py").write_text(MINE)
+        flags = [
+            *(*TINY, *SLIM, "--trainer.max_epochs=3", f"--name={module}", "--monitor=val/kappa"),
+            *(f"--model={module}.MyModel", f"--data={module}.MyData"),
+            *(f"--trainer.callbacks+={module}.MyCallback", "--trainer.callbacks+=EarlyStopping"),
+            *("--trainer.callbacks.monitor=val/mine", "--callbacks.images_per_second=false"),
+        ]
+        command = [sys.executable, "-m", "project.fit", *flags]
+        succeed(command, tmp_path, timeout=300, PYTHONPATH=str(tmp_path))
+        runs.append(tmp_path / "runs" / module)
+    outside, inside = ([run / f"metrics.{kind}" for kind in ("csv", "json")] for run in runs)
+    assert [file.read_text() for file in outside] == [file.read_text() for file in inside]
+    assert "kappa" in inside[1].read_text()
 
 
 def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(workplace):

@@ -6,8 +6,7 @@ import os
 import shlex
 import signal
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,22 +48,6 @@ def cases(names: str, *rows: Any, **options: Any) -> Any:
     return pytest.mark.parametrize(
         names.split() if " " in names else names, rows, **(ids | options)
     )
-
-
-@contextmanager
-def cpu_time(most: float) -> Iterator[None]:
-    """Raises an error in what takes more seconds of CPU time, as a pattern of quadratic time does."""
-
-    def end(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, most)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
 
 
 class SmallNetwork(nn.Sequential):

@@ -9,9 +9,10 @@ import torch
 from lightkeeper.cli._entry import describe_error as explain, one_line_errors
 from lightkeeper.exact import UserError
 from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.exact._processes import cpu_limit
 from torch import nn
 
-from tests.toy import cases, cpu_time, one_line
+from tests.toy import cases, one_line
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -62,7 +63,7 @@ def test_a_word_of_any_length_is_described_at_once_and_printed_in_short(text, ca
     def fail() -> None:
         raise UserError(f"'best.ckpt' holds {text}; give --import")
 
-    with cpu_time(10.0):
+    with cpu_limit(10.0, TimeoutError()):
         line = one_line(fail, capsys)
     assert line.startswith("error: 'best.ckpt' holds x")
     assert line.endswith("; give --import")

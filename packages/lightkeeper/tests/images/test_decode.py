@@ -15,12 +15,12 @@ import pytest
 import simplejpeg
 import torch
 from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.exact._processes import cpu_limit
 from lightkeeper.images._decode import check_image, open_image, read_bands, upright_size
 from PIL import Image, ImageOps
 
 from tests.image_files import decoded, difference, noise, save, smooth, turned
 from tests.stubs import cases
-from tests.toy import cpu_time
 
 SUFFIXES = ["jpg", "png", "bmp", "gif", "ppm", "tif", "webp", "avif", "jp2"]
 
@@ -186,7 +186,7 @@ def test_bytes_of_255_before_a_segment_take_no_quadratic_time(tmp_path, run):
     """Those right before a marker are padding, others are no marker's."""
     segment = b"\xff\xdb"
     (path := tmp_path / "image.jpg").write_bytes(inserted(PLAIN, EXTRA + run, segment))
-    with cpu_time(5.0):
+    with cpu_limit(5.0, TimeoutError()):
         pixels = decoded(path)
     assert difference(pixels, Image.open(BytesIO(PLAIN))).max() == 0
 

@@ -1,4 +1,27 @@
-"""Commands with one-line errors: training, evaluation, predictions, export."""
+"""Commands with one-line errors: training, evaluation, predictions, export.
+
+Examples:
+    A command is a subclass that says what people change:
+
+    >>> from lightning.pytorch.callbacks import DeviceStatsMonitor
+    >>> class Fit(FitCommand):
+    ...     defaults = {"trainer.max_epochs": 4}
+    ...     default_callbacks = {"device_stats": DeviceStatsMonitor}
+    >>> class Evaluate(EvaluateCommand):
+    ...     description = "Measures a checkpoint."
+
+    Commands on files have a parser and call the library; ``CommandParser.run`` runs them:
+
+    >>> parser = CommandParser(prog="label")
+    >>> _ = parser.add_argument("--output", type=str)
+    >>> def label(options):
+    ...     model = MyClassifier.load_from_checkpoint(options.checkpoint)
+    ...     return label_files(model, lambda row: {"confidence": row.max().numpy()}, options)
+    >>> def main():
+    ...     CommandParser.run(lambda: label(parser.parse_args()))
+    >>> [function.__name__ for function in (export_model, read_metrics)]
+    ['export_model', 'read_metrics']
+"""
 
 from typing import TYPE_CHECKING
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..exact._errors import UserError, note, printable, require
-from ..exact._files import write_text
-from ..exact._last_checkpoint import CHECKPOINTS, LAST, PREVIOUS
+from ..exact._files import CHECKPOINTS, LAST, PREVIOUS, write_text
 
 _KEPT = ("model", "monitor", "mode")
 _NOTED = ("data", "seed_everything", "trainer", "callbacks")

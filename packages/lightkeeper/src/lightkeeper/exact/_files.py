@@ -1,9 +1,13 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and the names of those in a run's folder."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+CHECKPOINTS = "checkpoints"
+LAST = "last.ckpt"
+PREVIOUS = "previous.ckpt"
 
 
 @contextmanager

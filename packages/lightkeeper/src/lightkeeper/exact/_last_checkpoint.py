@@ -11,15 +11,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ._checkpoint_io import Checkpoint, read_file
 from ._errors import UserError, note, require
+from ._files import CHECKPOINTS, LAST, PREVIOUS
 from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._upstream import correct_progress, reopen_epoch
 from ._upstream_loop import make_exact
-
-CHECKPOINTS = "checkpoints"
-LAST = "last.ckpt"
-PREVIOUS = "previous.ckpt"
 
 _LOGGERS = "loggers"
 _METRICS = "newest_metrics"

@@ -19,7 +19,7 @@ from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hpara
 from torch import Tensor
 from torch.serialization import safe_globals
 
-from ..exact._checkpoint_io import AtomicCheckpointIO, read_file
+from ..exact._checkpoint_io import AtomicCheckpointIO, Checkpoint, read_file
 from ..exact._errors import UserError, listed
 from ..exact._non_finite import require_finite
 from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit
@@ -29,8 +29,6 @@ from ._settings import remembered
 
 ABOUT = "about"
 _NETWORK = "network."  # where a classifier of this project has it
-Checkpoint = dict[str, Any]
-"""The contents of a checkpoint."""
 
 About = Checkpoint
 """Facts of a checkpoint about itself, see ``_checkpoints.describe_run``."""

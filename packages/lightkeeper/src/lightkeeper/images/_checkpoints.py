@@ -12,9 +12,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 
+from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import UserError, listed, note, printable
 from ..exact._plain import inside
-from ._checkpoint import ABOUT, About, Checkpoint, damaged, read_checkpoint, read_hparams
+from ._checkpoint import ABOUT, About, damaged, read_checkpoint, read_hparams
 from ._preprocessing import is_preprocessing
 from ._settings import (
     argument_names,

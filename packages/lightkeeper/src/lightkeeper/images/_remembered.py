@@ -8,9 +8,10 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
+from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import UserError, printable
 from ..exact._plain import inside
-from ._checkpoint import ABOUT, About, Checkpoint, damaged, read_hparams
+from ._checkpoint import ABOUT, About, damaged, read_hparams
 from ._settings import imported_class, plain_options, require_arguments, subclasses
 from ._splits import SPLITS
 

@@ -10,10 +10,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.optim import LBFGS, Adafactor, Optimizer
 
+from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit, require_like
 from ..exact._upstream import progress_of
-from ._checkpoint import Checkpoint, damaged
+from ._checkpoint import damaged
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
 """Optimizers of torch whose states do not have the shapes of their parameters."""
