@@ -1,8 +1,10 @@
 """A classifier, a network, metrics and data of the user's own, through every command."""
 
 import gc
+import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +36,6 @@ from tests.conftest import (
     read_json,
     report_of,
 )
-from tests.distributed.processes import succeed
 
 SOURCE = """
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassCohenKappa
@@ -185,7 +186,9 @@ def test_classes_inside_the_package_behave_as_those_outside(tmp_path):
             *("--trainer.callbacks.monitor=val/mine", "--callbacks.images_per_second=false"),
         ]
         command = [sys.executable, "-m", "project.fit", *flags]
-        succeed(command, tmp_path, timeout=300, PYTHONPATH=str(tmp_path))
+        subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True
+        )
         runs.append(tmp_path / "runs" / module)
     outside, inside = ([run / f"metrics.{kind}" for kind in ("csv", "json")] for run in runs)
     assert [file.read_text() for file in outside] == [file.read_text() for file in inside]
