@@ -73,7 +73,7 @@ def test_each_public_name_is_documented_and_its_example_runs(part):
 
 
 def test_there_are_few_public_names():
-    assert sum(len(face._MODULES) for face in FACES.values()) <= 40
+    assert sum(len(face._MODULES) for face in FACES.values()) <= 45
 
 
 READ = {"torch": "2.14.1", "lightning": "2.6.6", "torchmetrics": "1.9.0", "jsonargparse": "4.53.0"}
