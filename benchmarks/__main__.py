@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from lightkeeper.exact._quiet import quiet_libraries
 from lightkeeper.images._hardware import best_precision, tune_malloc, usable_cores
+from lightkeeper.images._quiet import quiet_libraries
 from lightning.pytorch import Callback
 
 from benchmarks.loading import loading_variants

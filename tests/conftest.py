@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from lightkeeper.cli._entry import one_line_errors
-from lightkeeper.exact._quiet import quiet_libraries
+from lightkeeper.images._quiet import quiet_libraries
 from lightning.pytorch import Callback, Trainer
 from matplotlib.figure import Figure
 from PIL import Image

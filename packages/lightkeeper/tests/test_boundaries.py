@@ -16,7 +16,6 @@ from typing import Any
 import lightkeeper
 import pytest
 from lightkeeper import cli, exact, images
-from lightkeeper.exact._upstream import PRIVATE_NAMES
 from packaging.version import Version
 
 LIBRARY = Path(str(lightkeeper.__file__)).parent
@@ -76,6 +75,9 @@ def test_there_are_few_public_names():
     assert sum(len(face._MODULES) for face in FACES.values()) <= 45
 
 
+PRIVATE_NAMES: dict[str, str] = {}
+for _path in LIBRARY.rglob("_upstream.py"):
+    PRIVATE_NAMES |= import_module(f"lightkeeper.{_path.parent.name}._upstream").PRIVATE_NAMES
 READ = {"torch": "2.14.1", "lightning": "2.6.6", "torchmetrics": "1.9.0", "jsonargparse": "4.53.0"}
 """The versions whose private names were read."""
 

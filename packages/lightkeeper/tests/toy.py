@@ -16,7 +16,6 @@ from lightkeeper.cli import EvaluateCommand, FitCommand
 from lightkeeper.cli._entry import one_line_errors
 from lightkeeper.exact import is_logged
 from lightkeeper.exact._last_checkpoint import StoppedError
-from lightkeeper.exact._quiet import quiet_libraries
 from lightkeeper.images import (
     ArrayDataset,
     ImageDataModule,
@@ -25,6 +24,7 @@ from lightkeeper.images import (
     load_model,
 )
 from lightkeeper.images._predictions import QUIET
+from lightkeeper.images._quiet import quiet_libraries
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

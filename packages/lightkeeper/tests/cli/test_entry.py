@@ -9,7 +9,7 @@ import torch
 from lightkeeper.cli._entry import describe_error as explain, one_line_errors
 from lightkeeper.exact import UserError
 from lightkeeper.exact._errors import UnreadableFileError
-from lightkeeper.exact._processes import cpu_limit
+from lightkeeper.images._layout import cpu_limit
 from torch import nn
 
 from tests.toy import cases, one_line

@@ -15,8 +15,8 @@ import pytest
 import simplejpeg
 import torch
 from lightkeeper.exact._errors import UnreadableFileError
-from lightkeeper.exact._processes import cpu_limit
 from lightkeeper.images._decode import check_image, open_image, read_bands, upright_size
+from lightkeeper.images._layout import cpu_limit
 from PIL import Image, ImageOps
 
 from tests.image_files import decoded, difference, noise, save, smooth, turned

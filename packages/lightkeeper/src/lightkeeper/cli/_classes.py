@@ -12,9 +12,9 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 
-from ..exact._errors import UserError, options_of_library
+from ..exact._errors import UserError
 from ..exact._upstream import options_of
-from ..images._settings import subclasses
+from ..images._settings import options_of_library, subclasses
 from ._parser import CommandParser, full_name
 
 

@@ -23,7 +23,7 @@ from ..exact._errors import (
     first_of_machine,
     printable,
 )
-from ..exact._quiet import quiet_libraries
+from ..images._quiet import quiet_libraries
 
 TRACEBACK = "LIGHTKEEPER_TRACEBACK"
 """The variable that shows the traceback of user errors, too."""

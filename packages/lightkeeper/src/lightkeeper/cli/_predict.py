@@ -21,12 +21,12 @@ from tqdm import tqdm
 
 from ..exact._errors import LINES, UserError, note, printable, require
 from ..exact._files import whole_file
-from ..exact._quiet import quiet_libraries
 from ..images._data_module import ImageDataModule
 from ..images._files import FileDataset, why_unreadable
 from ..images._predictions import QUIET
 from ..images._preprocessing import Preprocessing, bands_of
 from ..images._progress import progress_bar
+from ..images._quiet import quiet_libraries
 from ..images._scan import image_paths, listed_paths, spelt
 from ._parser import CSV, require_new
 from ._trainer import ExactTrainer

@@ -2,10 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from inspect import signature
-from traceback import walk_tb
+from collections.abc import Iterable
 
 LINES = "\n"
 _LONGEST_LINE = 2000  # characters, more than those of a long path and its message
@@ -17,11 +14,6 @@ ROOM_FOR_WORKERS = (
     "enlarge /dev/shm (docker run --shm-size), raise the limit of open files (ulimit -n), shorten"
     " TMPDIR, or set num_workers to 0"
 )
-_LIBRARIES = {
-    *("torch", "torchvision", "torchmetrics", "timm", "lightning", "numpy", "PIL"),
-    *sys.stdlib_module_names,
-}
-_REFUSALS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
 class UserError(Exception):
@@ -95,42 +87,6 @@ def first_of_machine() -> bool:
     """Returns True in the first process of a machine, even before processes can communicate."""
     # Lightning's launcher and torchrun set the one, srun the other
     return (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0") == "0"
-
-
-@contextmanager
-def options_of_library(
-    cls: type, option: str, arguments: Mapping[str, object] | None = None
-) -> Iterator[None]:
-    """Turns an error of a library's class into one of its options, which people choose.
-
-    A class of one's own, and what a library's calls of one's own, may have a bug: that error stays.
-
-    Args:
-        cls: The class that is at work.
-        option: The option that names it.
-        arguments: Its arguments, if it is being built.
-
-    Raises:
-        UserError: The class refuses its options.
-    """
-    try:
-        yield
-    except Exception as error:
-        # of its kinds, memory that ran out is no option
-        is_refusal = isinstance(error, _REFUSALS) or type(error) is RuntimeError
-        # the first two are this function and its caller
-        modules = [str(frame.f_globals["__name__"]) for frame, _ in walk_tb(error.__traceback__)]
-        packages = {name.partition(".")[0] for name in [cls.__module__, *modules[2:]]}
-        if not is_refusal or not packages <= _LIBRARIES:
-            raise
-        usual = signature(cls).parameters
-        changed = ", ".join(
-            f"{name}={value!r}"
-            for name, value in (arguments or {}).items()
-            if name not in usual or usual[name].default != value
-        )
-        call = f"{cls.__name__}({changed})" if changed else cls.__name__
-        raise UserError(f"{call}: {' '.join(str(error).split())}", option) from error
 
 
 def require(condition: bool, option: str, value: object, wanted: str) -> None:

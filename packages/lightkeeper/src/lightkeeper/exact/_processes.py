@@ -4,9 +4,6 @@ import ctypes
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -82,25 +79,3 @@ def end_with_parent(parent: int, number: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
             os._exit(2)
-
-
-@contextmanager
-def cpu_limit(seconds: float, error: Exception) -> Iterator[None]:
-    """Raises an error in a block that computes for longer; not in other threads than the main one.
-
-    Python handles signals within the search for a regular expression, too, which has no limit.
-    """
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise error
-
-    if threading.current_thread() is not threading.main_thread():  # which gets no signals
-        yield
-        return
-    before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)

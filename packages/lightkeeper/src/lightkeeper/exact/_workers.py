@@ -8,28 +8,13 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, cast
+from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, default_convert
+from torch.utils.data import DataLoader
 
 from ._errors import ROOM_FOR_WORKERS, WORKER_DIED, LocalError
 from ._processes import StopRequest
 from ._upstream import BatchQueue
-
-
-def image_loader(
-    dataset: object, batch_size: int, workers: int, prefetch_factor: int, **options: Any
-) -> "LazyDataLoader":
-    """Makes a loader of the batches that a dataset serves, whose workers persist between epochs."""
-    return LazyDataLoader(
-        cast("Dataset[Any]", dataset),
-        batch_size=batch_size,
-        num_workers=workers,
-        collate_fn=default_convert,  # a dataset serves whole batches
-        prefetch_factor=prefetch_factor if workers else None,
-        **worker_options(workers),
-        **options,
-    )
 
 
 def worker_options(workers: int, start: Callable[[int], object] | None = None) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
+from torch.utils.data import Dataset, default_convert
 
-from ..exact._errors import LocalError, options_of_library
+from ..exact._errors import LocalError
 from ..exact._randomness import Purpose, derived_seed, held_generators, seed_generators
+from ..exact._workers import LazyDataLoader, worker_options
+from ._settings import options_of_library
 
 Keys = Sequence[tuple[int, int]] | Sequence[int]
 """Samples of a batch: (epoch, index) in training, indices alone in evaluation."""
@@ -145,3 +148,18 @@ class TransformedDataset:
                 "train_transforms",
             )
         return batch._replace(images=stacked)
+
+
+def image_loader(
+    dataset: object, batch_size: int, workers: int, prefetch_factor: int, **options: Any
+) -> LazyDataLoader:
+    """Makes a loader of the batches that a dataset serves, whose workers persist between epochs."""
+    return LazyDataLoader(
+        cast("Dataset[Any]", dataset),
+        batch_size=batch_size,
+        num_workers=workers,
+        collate_fn=default_convert,  # a dataset serves whole batches
+        prefetch_factor=prefetch_factor if workers else None,
+        **worker_options(workers),
+        **options,
+    )

@@ -12,11 +12,11 @@ from ..exact._errors import UserError, listed, note
 from ..exact._loggers import logging_interval
 from ..exact._plain import plain
 from ..exact._training import ExactTraining
-from ..exact._upstream import keep_average, length_attributes
 from ._checkpoint import ABOUT, About, keep_plain_options
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
 from ._predictions import CollectPredictions
 from ._resuming import require_optimizers, require_restorable
+from ._upstream import keep_average, length_attributes
 
 _LENGTH = "length"
 

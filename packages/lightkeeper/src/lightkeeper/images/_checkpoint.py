@@ -22,9 +22,10 @@ from torch.serialization import safe_globals
 from ..exact._checkpoint_io import AtomicCheckpointIO, Checkpoint, read_file
 from ..exact._errors import UserError, listed
 from ..exact._non_finite import require_finite
-from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit
+from ..exact._plain import MisfitError, inside
 from ._downloads import fetch_weights
 from ._preprocessing import Preprocessing, is_preprocessing
+from ._schema import Rule, is_sound, require_fit
 from ._settings import remembered
 
 ABOUT = "about"

@@ -15,19 +15,26 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from ..exact._errors import UserError, options_of_library, require
+from ..exact._errors import UserError, require
 from ..exact._randomness import Purpose, derived_seed, held_generators, seed_generators
 from ..exact._sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..exact._upstream import position_of
-from ..exact._workers import LazyDataLoader, image_loader
-from ._batch import ArrayDataset, BatchDataset, ImageBatch, TransformedDataset, digests_of
+from ..exact._workers import LazyDataLoader
+from ._batch import (
+    ArrayDataset,
+    BatchDataset,
+    ImageBatch,
+    TransformedDataset,
+    digests_of,
+    image_loader,
+)
 from ._checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 from ._checkpoints import note_change
 from ._downloads import fetch_archive
 from ._hardware import loader_workers
 from ._preprocessing import Preprocessing, as_colour
 from ._remembered import opened_data
-from ._settings import remembered
+from ._settings import options_of_library, remembered
 from ._splits import stratified_split
 
 _TRANSFORMS = ["train_transforms", "batch_transforms"]

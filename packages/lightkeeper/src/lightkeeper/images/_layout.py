@@ -3,13 +3,16 @@
 import os
 import re
 import shlex
+import signal
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 from ..exact._errors import UserError, listed, printable
-from ..exact._processes import cpu_limit
 from ._class_names import require_class_names, sort_classes
 from ._preprocessing import Bands
 from ._scan import counts, describe_left_out, images_below, prefix_of, spelt
@@ -292,3 +295,25 @@ def class_order(
             " tell apart; label_from finds classes in paths"
         )
     return sort_classes(names)
+
+
+@contextmanager
+def cpu_limit(seconds: float, error: Exception) -> Iterator[None]:
+    """Raises an error in a block that computes for longer; not in other threads than the main one.
+
+    Python handles signals within the search for a regular expression, too, which has no limit.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise error
+
+    if threading.current_thread() is not threading.main_thread():  # which gets no signals
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -13,10 +13,10 @@ from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from ..exact._errors import UserError
-from ..exact._quiet import quiet_libraries
 from ._batch import BatchDataset
 from ._data_module import ImageDataModule
 from ._files import FileDataset, prepare
+from ._quiet import quiet_libraries
 from ._scan import spelt
 
 QUIET: Any = dict.fromkeys(

@@ -12,9 +12,10 @@ from torch.optim import LBFGS, Adafactor, Optimizer
 
 from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import first_sentence
-from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit, require_like
-from ..exact._upstream import progress_of
+from ..exact._plain import MisfitError, inside
 from ._checkpoint import damaged
+from ._schema import Rule, is_sound, require_fit, require_like
+from ._upstream import progress_of
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
 """Optimizers of torch whose states do not have the shapes of their parameters."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from inspect import Parameter, signature
+from traceback import walk_tb
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -16,9 +17,15 @@ from torch.nn.modules.module import (
 from torch.nn.parameter import is_lazy
 
 from ..exact._errors import UserError, listed, printable
-from ..exact._plain import MisfitError, inside, plain, require_fit
-from ..exact._upstream import limited_tensors
+from ..exact._plain import MisfitError, inside, plain
+from ._schema import require_fit
+from ._upstream import limited_tensors
 
+_LIBRARIES = {
+    *("torch", "torchvision", "torchmetrics", "timm", "lightning", "numpy", "PIL"),
+    *sys.stdlib_module_names,
+}
+_REFUSALS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 _PLAIN = (bool, int, float, str, NoneType)
 _NAMING = (str, list, tuple, set, dict)  # what a parser might import something by
 _CONTAINERS = (list, dict, tuple, set, Sequence, Mapping, Union, UnionType)
@@ -221,3 +228,39 @@ def limited_by(weights: Mapping[str, Tensor], options: Mapping[str, Any]) -> Ite
         limited_tensors(most, refusal) if has_sizes else nullcontext(),
     ):
         yield
+
+
+@contextmanager
+def options_of_library(
+    cls: type, option: str, arguments: Mapping[str, object] | None = None
+) -> Iterator[None]:
+    """Turns an error of a library's class into one of its options, which people choose.
+
+    A class of one's own, and what a library's calls of one's own, may have a bug: that error stays.
+
+    Args:
+        cls: The class that is at work.
+        option: The option that names it.
+        arguments: Its arguments, if it is being built.
+
+    Raises:
+        UserError: The class refuses its options.
+    """
+    try:
+        yield
+    except Exception as error:
+        # of its kinds, memory that ran out is no option
+        is_refusal = isinstance(error, _REFUSALS) or type(error) is RuntimeError
+        # the first two are this function and its caller
+        modules = [str(frame.f_globals["__name__"]) for frame, _ in walk_tb(error.__traceback__)]
+        packages = {name.partition(".")[0] for name in [cls.__module__, *modules[2:]]}
+        if not is_refusal or not packages <= _LIBRARIES:
+            raise
+        usual = signature(cls).parameters
+        changed = ", ".join(
+            f"{name}={value!r}"
+            for name, value in (arguments or {}).items()
+            if name not in usual or usual[name].default != value
+        )
+        call = f"{cls.__name__}({changed})" if changed else cls.__name__
+        raise UserError(f"{call}: {' '.join(str(error).split())}", option) from error

@@ -1,0 +1,73 @@
+"""Private names of torch and Lightning that image models need, and why; see ``exact/_upstream.py``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+# the first 12 digits of BLAKE2b of the sources in lightning 2.6.6 and torch 2.14.1
+PRIVATE_NAMES = {
+    # length_attributes: the schedule keeps its length under another name as well
+    "torch.optim.lr_scheduler:OneCycleLR.__init__": "1271b0335061",
+    # keep_average: which weights the callback loads
+    "lightning.pytorch.callbacks.weight_averaging:WeightAveraging.on_load_checkpoint": "65cfb1da8bfd",
+    # limited_tensors: a mode has no public name, but is what torch's notes on extending it show
+    "torch.utils._python_dispatch:TorchDispatchMode.__enter__": "1987b267addc",
+}
+
+
+def progress_of(trainer: Trainer) -> dict[str, Any]:
+    """Returns the counters that a trainer restores, as a checkpoint has them."""
+    return {"loops": {"fit_loop": trainer.fit_loop.state_dict()}}
+
+
+def length_attributes(schedule: Mapping[str, Any]) -> list[str]:
+    """Names the attributes in a schedule's state that follow from the length of training."""
+    changed = schedule.get("lengths")
+    others = changed if isinstance(changed, list) else []  # a file may say anything
+    return [name for name in schedule if name in ("total_steps", "_schedule_phases", *others)]
+
+
+def keep_average(checkpoint: dict[str, Any]) -> None:
+    """Lets a test load a checkpoint's average, where the callback would put the raw weights."""
+    if "current_model_state" in checkpoint:
+        checkpoint["current_model_state"] = checkpoint["state_dict"]
+
+
+def limited_tensors(most: int, refusal: Exception) -> AbstractContextManager[object]:
+    """Raises an error before any tensor of more than so many numbers is made, as a buffer may be.
+
+    Where the arguments of an operation could make one, its shape is found on the ``meta`` device.
+    """
+    from torch import Tensor, device
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves, tree_map_only
+
+    class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, operation: Any, types: object, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            is_new = not operation._schema.is_mutable  # else it changes a tensor that is there
+            if is_new and _bound(tree_leaves((args, kwargs))) > most:
+                like, options = tree_map_only(Tensor, lambda x: x.to("meta"), (args, kwargs))
+                options |= {"device": device("meta")} if "device" in options else {}
+                options.pop("generator", None)
+                shapes: Any = ()
+                with suppress(Exception):  # such as item(), which makes no tensor
+                    shapes = operation(*like, **options)
+                if any(x.numel() > most for x in tree_leaves(shapes) if isinstance(x, Tensor)):
+                    raise refusal
+            return operation(*args, **kwargs)
+
+    def _bound(values: list[Any]) -> float:
+        """Returns no less than the numbers that an operation on these could make."""
+        sizes = (x.numel() if isinstance(x, Tensor) else x for x in values)
+        numbers = [abs(x) for x in sizes if isinstance(x, int | float)]
+        return math.prod(max(x, 1 / x) for x in numbers if x)
+
+    return Limited()  # type: ignore[no-untyped-call]
