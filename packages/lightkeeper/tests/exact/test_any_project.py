@@ -51,11 +51,17 @@ def in_a_fork(function: Callable[..., None], *args: object, **options: float) ->
     """Calls a function in a new process, which need not import torch; returns its exit code."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=function, args=args, kwargs=options)
+    process = context.Process(target=_with_forked_workers, args=(function, *args), kwargs=options)
     process.start()
     process.join()
     assert process.exitcode is not None
     return process.exitcode
+
+
+def _with_forked_workers(function: Callable[..., None], *args: object, **options: float) -> None:
+    """Starts loader workers as a script does; a forkserver's child would start another server."""
+    multiprocessing.set_start_method("fork", force=True)
+    function(*args, **options)
 
 
 def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
