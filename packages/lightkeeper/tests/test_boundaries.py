@@ -16,7 +16,8 @@ from typing import Any
 import lightkeeper
 import pytest
 from lightkeeper import cli, exact, images
-from lightkeeper.exact._upstream import PRIVATE_NAMES
+from lightkeeper.cli import _upstream as upstream_of_cli
+from lightkeeper.exact import _upstream as upstream_of_exact
 from packaging.version import Version
 
 LIBRARY = Path(str(lightkeeper.__file__)).parent
@@ -78,6 +79,7 @@ def test_there_are_few_public_names():
 
 READ = {"torch": "2.14.1", "lightning": "2.6.6", "torchmetrics": "1.9.0", "jsonargparse": "4.53.0"}
 """The versions whose private names were read."""
+PRIVATE_NAMES = upstream_of_exact.PRIVATE_NAMES | upstream_of_cli.PRIVATE_NAMES
 
 
 @pytest.mark.parametrize("place", PRIVATE_NAMES)

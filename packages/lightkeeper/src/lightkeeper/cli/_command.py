@@ -14,11 +14,11 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from ..exact._errors import LINES, UserError, note, printable
-from ..exact._upstream import options_of
 from ._classes import ClassParser, candidates, class_parser
 from ._command_line import MODEL_BASES, TRAINER_BASES, Bases, CommandLine
 from ._parser import full_name, name_of
 from ._trainer import ExactTrainer
+from ._upstream import options_of
 
 FOLLOWS = {
     "model.class_names": "data.class_names",

@@ -18,8 +18,8 @@ import yaml
 from jsonargparse import ArgumentParser, get_loader
 
 from ..exact._errors import UserError, require
-from ..exact._upstream import options_of
 from ._entry import end_with_error
+from ._upstream import options_of
 
 CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
 """Arguments of ``open`` for files of rows."""

@@ -1,6 +1,6 @@
-"""All private names of torch, Lightning and jsonargparse that the package uses, and why.
+"""All private names of torch and Lightning that the package uses, and why.
 
-Those of Lightning's training loop are used in ``_upstream_loop.py``.
+Those of Lightning's training loop are used in ``_upstream_loop.py``; commands have their own file.
 
 ``tests/test_boundaries.py`` compares the source of each with the version that was read when
 it was listed here, so that an upgrade which renames or changes one fails there, by name.
@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ._errors import ROOM_FOR_WORKERS
 
 if TYPE_CHECKING:  # none of them is needed for ``--help``
-    from argparse import Action
     from collections.abc import Mapping
 
-    from jsonargparse import ArgumentParser
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import WeightAveraging
     from torchmetrics import Metric
@@ -31,8 +29,7 @@ _SIGNALS = f"{_LIGHTNING}.trainer.connectors.signal_connector"
 _EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
 _RESULTS = f"{_LIGHTNING}.trainer.connectors.logger_connector.result"
 
-# the first 12 digits of BLAKE2b of the sources in lightning 2.6.6, torch 2.14.1 and
-# jsonargparse 4.53.0
+# the first 12 digits of BLAKE2b of the sources in lightning 2.6.6 and torch 2.14.1
 PRIVATE_NAMES = {
     # _NoSignals: the handlers run a collective inside a signal handler, which can hang
     f"{_SIGNALS}:_SignalConnector.register_signal_handlers": "3bb3a070ed4d",
@@ -56,8 +53,6 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.on_load_checkpoint": "65cfb1da8bfd",
     # limited_tensors: a mode has no public name, but is what torch's notes on extending it show
     "torch.utils._python_dispatch:TorchDispatchMode.__enter__": "1987b267addc",
-    # options_of: argparse has no public list of a parser's options
-    "jsonargparse._core:ArgumentParser.get_config_files": "b98890f21fdb",
 }
 
 
@@ -182,11 +177,6 @@ def limited_tensors(most: int, refusal: Exception) -> AbstractContextManager[obj
 def set_update_count(metric: Metric, count: int) -> None:
     """Tells a metric how often it was updated, after its state was restored."""
     metric._update_count = count
-
-
-def options_of(parser: ArgumentParser) -> list[Action]:
-    """Returns the options of a parser, in their order."""
-    return list(parser._actions)
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
