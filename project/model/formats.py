@@ -96,7 +96,7 @@ def write_and_compare(
         with torch.inference_mode():
             expected = model.predict_step(images, 0)
         classify = load(partial)
-        batches = (images[:1], *images[1:].split(_BATCH))  # of any size
+        batches = (images[:1], *torch.split(images[1:], _BATCH))  # of any size
         computed = torch.cat([classify(batch) for batch in batches])
         difference = (expected.double() - computed.double()).abs().max().item()
         if not difference <= TOLERANCE:  # nan, too
