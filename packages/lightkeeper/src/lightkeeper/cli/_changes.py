@@ -67,7 +67,7 @@ def changed_options(
     return changes
 
 
-def _by_callback(options: Mapping[str, Any]) -> dict[str, Any]:
+def _by_callback(options: Mapping[str, Any]) -> dict[str, object]:
     """Names callbacks by their classes, and their options ``trainer.callbacks.CLASS.OPTION``."""
     named = dict(options)
     classes = list[str]()

@@ -129,23 +129,24 @@ class Command(LightningCLI):
             parser.exit()
         for name in self.given & FOLLOWS.keys():
             raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
-        specs: dict[str, Any] = {
-            key: {
-                "class_path": f"{cls.__module__}.{cls.__qualname__}",
-                "init_args": dict(self.default_arguments(cls)),
-            }
-            for key, cls in classes.items()
-        }
-        for key in specs.keys() & MODEL_BASES.keys():
-            specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
-        parser.set_defaults(specs)
+        parser.set_defaults(self._specs(classes))
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
-        if trainer.max_epochs and "trainer.max_epochs" not in self.given:
+        if trainer.max_epochs and "trainer.max_epochs" not in self.given:  # our default gives way
             is_limited = trainer.max_steps != -1 or trainer.max_time
             least = max(trainer.max_epochs, trainer.min_epochs or 1)
-            trainer.max_epochs = -1 if is_limited else least  # our default gives way
+            trainer.max_epochs = -1 if is_limited else least
+
+    def _specs(self, classes: Mapping[str, type]) -> dict[str, Any]:
+        """Returns classes and their arguments, as jsonargparse has them."""
+        specs: dict[str, Any] = {}
+        for key, cls in classes.items():
+            path = f"{cls.__module__}.{cls.__qualname__}"
+            specs[key] = {"class_path": path, "init_args": dict(self.default_arguments(cls))}
+        for key in specs.keys() & MODEL_BASES.keys():
+            specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
+        return specs
 
     def short_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help``: the options that most people need."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from jsonargparse.typing import Path_fc
 from lightning.pytorch.cli import LightningArgumentParser
@@ -28,6 +28,7 @@ from ._classes import ClassParser
 from ._command import Command
 from ._command_line import CommandLine
 from ._entry import run_command
+from ._folder import Metrics
 
 
 class EvaluateCommand(Command):
@@ -39,7 +40,7 @@ class EvaluateCommand(Command):
     about: About
     """Facts of the checkpoint about itself."""
     _trained_on: type[ImageDataModule] | None = None
-    _remembered: Mapping[str, Any] = {}
+    _remembered: Mapping[str, object] = {}
 
     def default_classes(self, line: CommandLine) -> Mapping[str, type]:
         """Opens the checkpoint, and returns the data that it was trained with."""
@@ -73,7 +74,7 @@ class EvaluateCommand(Command):
             raise
         return self._remembered
 
-    def show_results(self, metrics: dict[str, Any], split: str) -> None:
+    def show_results(self, metrics: Metrics, split: str) -> None:
         """Prints metrics, which it may add to before they are written."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -139,7 +140,8 @@ class EvaluateCommand(Command):
 
     def _require_fitting_data(self) -> None:
         """Refuses classes, image sizes and fits other than in training."""
-        path, data = self.config.checkpoint, self.datamodule
+        path = self.config.checkpoint
+        data = self.datamodule
         require_there(data, dict(self._remembered))
         data.expect_classes(self.model.class_names, path)
         trained = _as_options(self.model.preprocessing)

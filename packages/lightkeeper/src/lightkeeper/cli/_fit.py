@@ -37,7 +37,7 @@ from ._changes import changed_options
 from ._command import Command
 from ._command_line import flat, read_config
 from ._entry import run_command
-from ._folder import RunFolder, derived_name
+from ._folder import Metrics, RunFolder, derived_name
 from ._loggers import log_settings, loggers_of, place_in_folder
 from ._parser import full_name, read_yaml
 from ._trainer import callbacks_of, require_sound_run
@@ -66,7 +66,7 @@ class FitCommand(Command):
     def prepare_options(self, config: Namespace, earlier: Mapping[str, object]) -> None:
         """Changes options before classes are built; ``earlier`` are those of a resumed run."""
 
-    def show_results(self, metrics: dict[str, Any]) -> None:
+    def show_results(self, metrics: Metrics) -> None:
         """Prints the final metrics, those of ``metrics.json``."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -148,13 +148,6 @@ class FitCommand(Command):
 
     def _callbacks(self) -> list[Callback]:
         options = self.config_init.callbacks
-        if self.config.trainer.enable_checkpointing is False and (
-            options.best_checkpoint or options.last_checkpoint
-        ):
-            raise UserError(
-                "--trainer.enable_checkpointing false: callbacks keep the checkpoints here; add"
-                " --callbacks.best_checkpoint false --callbacks.last_checkpoint false"
-            )
         self._describe = DescribeCheckpoint()
         callbacks: list[Callback] = [self._describe]
         for name, cls in {**_OWN, **self.default_callbacks}.items():
@@ -242,8 +235,8 @@ class FitCommand(Command):
         changes: list[str] = []
         if self.trainer.is_global_zero:
             options = flat(read_yaml(config, "--config"))
-            change = partial(self._change_of_data, about)
-            changes = changed_options(self.run, self._earlier, options, change)
+            differs = partial(change_of_data, about, self.datamodule)
+            changes = changed_options(self.run, self._earlier, options, differs)
         processes = self.trainer.world_size
         if about["processes"] != processes:
             changes.append(
@@ -255,10 +248,6 @@ class FitCommand(Command):
         step = f"epoch {about['epoch'] + 1} after step {about['step']}"
         news = f"; from here on {listed(changes)}" if changes else ""
         self.note(f"continuing {self.run.path} in {step}{news}")
-
-    def _change_of_data(self, about: About) -> str:
-        """Says how data from another place differs from that of a checkpoint, as far as it tells."""
-        return change_of_data(about, self.datamodule) if "digests" in about else ""
 
     def _say_how_to_resume(self, error: BaseException) -> None:
         """Says how to resume a run that was stopped, or adds it to an error of the machine."""

@@ -15,6 +15,8 @@ from typing import Any
 from ..exact._errors import UserError, note, printable, require
 from ..exact._files import CHECKPOINTS, LAST, PREVIOUS, write_text
 
+Metrics = dict[str, Any]
+"""A run's final metrics, as JSON has them."""
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
 
 
@@ -52,11 +54,8 @@ class RunFolder:
     @property
     def way_to_train_longer(self) -> str:
         """What to do once training has ended."""
-        name, best = shlex.quote(self.path.name), shlex.quote(str(self.best))
-        return (
-            "to train longer, start another from its weights:"
-            f" --name {name}_longer --model.weights {best}"
-        )
+        options = ["--name", f"{self.path.name}_longer", "--model.weights", str(self.best)]
+        return f"to train longer, start another from its weights: {shlex.join(options)}"
 
     def create(self) -> None:
         """Makes the folder, and locks out other processes."""
@@ -121,7 +120,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
 
-def read_metrics(run: str | Path) -> dict[str, Any]:
+def read_metrics(run: str | Path) -> Metrics:
     """Reads the final metrics of a run's folder.
 
     Raises:

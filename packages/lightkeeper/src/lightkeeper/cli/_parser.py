@@ -117,8 +117,8 @@ def closest(word: str, names: Iterable[str]) -> str | None:
 
 def name_of(option: Action) -> str:
     """Returns an option's long name, or a positional argument's name in capitals."""
-    *_, name = (option.dest.upper(), *option.option_strings)
-    return name.removesuffix("+")
+    names = [option.dest.upper(), *option.option_strings]
+    return names[-1].removesuffix("+")
 
 
 def in_short(option: Action) -> Action:

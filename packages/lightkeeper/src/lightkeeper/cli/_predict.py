@@ -55,8 +55,9 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     warnings.filterwarnings("ignore", message="Total length .* is zero")  # with --resume
     writer = RowWriter(columns)
     if options.embeddings is not None:
-        head: Any = model.network_head
-        head.register_forward_pre_hook(lambda _, inputs: writer.seen.append(inputs[0]))
+        model.network_head.register_forward_pre_hook(
+            lambda _, inputs: writer.seen.append(inputs[0])
+        )
     trainer = ExactTrainer(**options.trainer, **QUIET, callbacks=[writer])
     files = NamedFiles(
         model.preprocessing, options.batch_size * trainer.world_size, options.num_workers

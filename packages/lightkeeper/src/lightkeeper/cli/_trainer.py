@@ -94,7 +94,8 @@ class ExactTrainer(Trainer):
         advice = ""
         environment = getattr(self.strategy, "cluster_environment", None)
         if isinstance(environment, SLURMEnvironment) and not processes:  # by the script itself
-            processes, advice = 1, "; put srun before python in the script of the job"
+            processes = 1
+            advice = "; put srun before python in the script of the job"
         wanted = self.num_devices * self.num_nodes
         if processes not in (0, wanted):  # each would train alone, or wait for others
             raise UserError(

@@ -2,7 +2,6 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
@@ -11,7 +10,7 @@ from ..exact._errors import LocalError, NonFiniteError
 from ..exact._last_checkpoint import LastCheckpoint
 from ..images._checkpoint import About
 from ..images._checkpoints import best_checkpoint, fitting, measured
-from ._folder import RunFolder
+from ._folder import Metrics, RunFolder
 from ._trainer import callbacks_of
 
 
@@ -50,9 +49,7 @@ def test_best(
         trainer.test(model, datamodule=data, ckpt_path=best, verbose=False, weights_only=True)
 
 
-def final_metrics(
-    trainer: Trainer, model: LightningModule, run: RunFolder, best: About
-) -> dict[str, Any]:
+def final_metrics(trainer: Trainer, model: LightningModule, run: RunFolder, best: About) -> Metrics:
     """Returns the metrics of a run; ``best`` is what the tested checkpoint says of itself."""
     return {
         "checkpoint": str(run.best.relative_to(run.path)),
