@@ -235,11 +235,14 @@ CANNOT_CHANGE = "which cannot change when the run"
     ("--data.batch_size=8", CANNOT_CHANGE),
     ("--model.optimizer.lr=0.5", CANNOT_CHANGE),
     ("--monitor=val/loss", CANNOT_CHANGE),
+    ("--callbacks.last_checkpoint=false", "resumes only with --callbacks.last_checkpoint"),
 )
 def test_what_decides_a_run_cannot_change_when_it_resumes(workplace, capsys, option, reason):
     stop_at(3)
+    config = (RUN / "config.yaml").read_text()
     assert reason in one_line(lambda: fit(option), capsys)
     assert load(LAST)["global_step"] == 3
+    assert (RUN / "config.yaml").read_text() == config
 
 
 STOP_EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/loss"
