@@ -1,9 +1,11 @@
 """``python -m project.export``: write a checkpoint so that it classifies without this project."""
 
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
 from lightkeeper.cli import CommandParser, run_command
+from lightkeeper.exact import UserError
 
 
 def parser() -> CommandParser:
@@ -34,38 +36,36 @@ def parser() -> CommandParser:
 def main(options: Namespace) -> None:
     """Exports the checkpoint, and prints the file's input and output, or how to load the folder."""
     # here, so that --help need not import torch
-    from lightkeeper.cli import export_model
-
     from project.analysis.page import model_card
     from project.model import ImageClassifier
     from project.model.formats import (
-        ProbabilityNetwork,
         load_onnx,
         load_pt2,
+        write_and_compare,
         write_folder,
         write_onnx,
         write_pt2,
     )
     from project.model.timm_folder import load_folder
 
-    def write_folder_with_card(network: Any, model: ImageClassifier, folder: Any) -> None:
+    def write_folder_with_card(network: Any, model: ImageClassifier, folder: Path) -> None:
         write_folder(network, model, folder)
         card = model_card(model, options.checkpoint)
         (folder / "README.md").write_text(card, "utf-8", "backslashreplace")
 
-    model = ImageClassifier.load_from_checkpoint(options.checkpoint)
-    network = ProbabilityNetwork(model)
     formats = {
         ".onnx": (write_onnx, load_onnx),
         ".pt2": (write_pt2, load_pt2),
         "/": (write_folder_with_card, load_folder),
     }
-    images, difference = export_model(model, network, options, formats)
+    ending = ending_of_output(options, list(formats))
+    model = ImageClassifier.load_from_checkpoint(options.checkpoint)
+    images, difference = write_and_compare(model, *formats[ending], Path(options.output))
     size = ", ".join(map(str, images.shape[1:]))
     dtype = str(images.dtype).removeprefix("torch.")
     rgb = "" if "bits" in model.preprocessing else ", RGB"
     print(f"  written               {options.output}")
-    if options.output.endswith((".onnx", ".pt2")):
+    if ending != "/":
         print(f"  input                 images: {dtype} (N, {size}){rgb}")
         print(f"  output                probabilities: float32 (N, {len(model.class_names)})")
     else:
@@ -73,6 +73,21 @@ def main(options: Namespace) -> None:
         print(f'  load                  timm.create_model("local-dir:{folder}", pretrained=True)')
     print(f"  compared on           {len(images)} generated images")
     print(f"  largest difference    {difference:.2g} in probability")
+
+
+def ending_of_output(options: Namespace, endings: list[str]) -> str:
+    """Returns the ending of ``--output``, ``/`` for a folder, if it can be written there."""
+    path = Path(options.output)
+    is_folder = options.output.endswith("/") or path.is_dir()
+    ending = "/" if is_folder else path.suffix
+    if ending not in endings:
+        raise UserError(f"--output must end in {' or '.join(endings)}, got '{path}'")
+    if not path.parent.is_dir():
+        raise UserError(f"must be in a folder that is there, got '{path}'", "--output")
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not (options.overwrite or is_empty):
+        raise UserError(f"'{path}' is there already; --overwrite replaces it", "--output")
+    return ending
 
 
 if __name__ == "__main__":

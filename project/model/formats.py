@@ -1,4 +1,4 @@
-"""The network that is exported, and its files: ONNX, torch's own, and timm's folder."""
+"""The network that is exported, its files, ONNX, torch's own and timm's folder, and their check."""
 
 import io
 import json
@@ -8,12 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightkeeper.exact import UserError
+from lightkeeper.exact import UserError, note
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.nn.functional import interpolate
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from project.model.inference import mean_logits
@@ -23,6 +25,10 @@ from project.model.timm_folder import to_timm
 
 if TYPE_CHECKING:
     from project.model.classifier import ImageClassifier
+
+TOLERANCE = 1e-4
+"""The largest difference of a probability; float32 on other kernels differs by less than 1e-5."""
+_BATCH = 16
 
 
 class ProbabilityNetwork(nn.Module):
@@ -60,6 +66,61 @@ def _merge_parametrizations(module: Any) -> None:
     del module.parametrizations
     for name, weight in weights.items():
         setattr(module, name, weight)
+
+
+def write_and_compare(
+    model: "ImageClassifier",
+    write: Callable[[nn.Module, "ImageClassifier", Path], None],
+    load: Callable[[Path], Callable[[Tensor], Tensor]],
+    path: Path,
+) -> tuple[Tensor, float]:
+    """Writes a model to a file or a folder, unless that computes something else.
+
+    Args:
+        model: The model of the checkpoint.
+        write: Writes a network from pixels to probabilities, as that of the model.
+        load: Loads it as a function from images to probabilities, float32 (N, classes).
+        path: The file or folder, which is replaced; other files in the folder stay.
+
+    Returns:
+        The images that both were compared on, and the largest difference of a probability.
+    """
+    model.eval()
+    # without gradients, as a result with some cannot become an array
+    network = ProbabilityNetwork(model).eval().requires_grad_(False)
+    images = generated_images(model)
+    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
+        partial = Path(scratch) / path.name
+        note(f"writing {path}…")
+        write(network, model, partial)
+        with torch.inference_mode():
+            expected = model.predict_step(images, 0)
+        classify = load(partial)
+        batches = (images[:1], *torch.split(images[1:], _BATCH))  # of any size
+        computed = torch.cat([classify(batch) for batch in batches])
+        difference = (expected.double() - computed.double()).abs().max().item()
+        if not difference <= TOLERANCE:  # nan, too
+            raise UserError(
+                "the exported file does not compute what the checkpoint does: probabilities differ"
+                f" by up to {difference:.2g}, so nothing was written"
+            )
+        if partial.is_dir():
+            path.mkdir(exist_ok=True)
+            for file in partial.iterdir():
+                file.replace(path / file.name)
+        else:
+            partial.replace(path)
+    return images, difference
+
+
+def generated_images(model: "ImageClassifier", count: int = 32) -> Tensor:
+    """Generates smooth and noisy images, (N, channels, crop, crop)."""
+    channels, crop = len(model.preprocessing["mean"]), model.preprocessing["crop"]
+    dtype = model.normalization.pixels
+    generator = torch.Generator().manual_seed(0)
+    coarse = 3 * torch.rand(count, channels, 6, 6, generator=generator) - 1
+    smooth = interpolate(coarse, size=(crop, crop), mode="bicubic")
+    return (smooth.clamp(0, 1) * torch.iinfo(dtype).max).to(dtype)
 
 
 def trace(network: nn.Module, model: "ImageClassifier") -> ExportedProgram:

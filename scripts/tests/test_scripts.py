@@ -22,7 +22,7 @@ import optuna
 import pytest
 import recipes
 import seeds
-from lightkeeper.cli._folder import RunFolder
+from lightkeeper.cli import RunFolder
 from scaling import Bucket, Link, Step, forecast, measure
 
 from project.model.networks import build_network
@@ -222,7 +222,7 @@ def test_a_second_sweep_of_one_name_is_refused_in_one_line(workplace, capsys):
     assert [trial.state.name for trial in trials()] == ["FAIL"]
 
 
-def test_a_sweep_waits_for_a_run_that_is_still_being_trained(workplace, capsys, monkeypatch):
+def test_a_sweep_waits_for_a_run_that_is_still_being_trained(workplace, monkeypatch):
     def hold() -> None:
         run = RunFolder("runs/lr", "trial_000")
         run.create()
@@ -231,13 +231,20 @@ def test_a_sweep_waits_for_a_run_that_is_still_being_trained(workplace, capsys, 
 
     with catch_warnings(action="ignore", category=DeprecationWarning):  # it needs no thread of this
         (holder := get_context("fork").Process(target=hold)).start()
-    wait_until(lambda: Path("runs/lr/trial_000/.lock").exists(), workplace)
-    monkeypatch.setattr("time.sleep", lambda _: Path("enough").touch())
+    lock = Path("runs/lr/trial_000/.lock")
+    wait_until(lambda: lock.exists() and lock.read_text(), workplace)
+    said = list[str]()
+
+    def end(text: str) -> None:
+        said.append(text)
+        Path("enough").touch()
+
+    monkeypatch.setattr("lightkeeper.cli._folder.note", end)
     assert sweep(run_apart=None).best_value == 0.5
     holder.join()
     assert holder.exitcode == 0
-    said = capsys.readouterr().err
-    assert said.count("waiting for process") == 1
+    (line,) = said
+    assert line.startswith(f"waiting for process {holder.pid} on ")
 
 
 def every_message(step: Step, processes: int, link: Link) -> float:

@@ -57,7 +57,7 @@ BY_DATE = '''
 '''
 COMMAND = '''"""``python -m project.hello``: a command of ours."""
 
-from lightkeeper.cli import CommandParser
+from lightkeeper.cli import CommandParser, run_command
 
 
 def parser() -> CommandParser:
@@ -66,7 +66,7 @@ def parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    CommandParser.run(lambda: print("hello", parser().parse_args()))
+    run_command(lambda: print("hello", parser().parse_args()))
 '''
 EDITS: dict[str, dict[str, str]] = {
     "project/data/__init__.py": {

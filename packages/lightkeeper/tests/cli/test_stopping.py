@@ -66,7 +66,7 @@ def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devic
         wait_until(lambda: not members(process.pid), tmp_path)
         log = (tmp_path / "log").read_text()
         assert process.wait() == 75, log
-    assert log.count("to resume, run the same command with --name run") == 1
+    assert log.count("to resume, run python -m tests.fit with the same options and --name run") == 1
     assert "Traceback" not in log
 
 

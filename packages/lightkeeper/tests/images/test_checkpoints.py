@@ -156,8 +156,8 @@ def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(
 ):
     before = [signal.getsignal(number) for number in StopRequest.SIGNALS]
     assert stop_at(step, number=number).code == 75
-    said = f"stopped after step {min(step, STEPS)}; to resume, run the same command with --name run"
-    assert said in capsys.readouterr().err
+    hint = "to resume, run python -m tests.fit with the same options and --name run"
+    assert f"stopped after step {min(step, STEPS)}; {hint}" in capsys.readouterr().err
     assert [signal.getsignal(number) for number in StopRequest.SIGNALS] == before
     assert not (RUN / "metrics.json").exists()
     fit()
@@ -172,7 +172,7 @@ def test_who_interrupts_a_run_while_it_opens_is_told_the_step_that_it_resumes_fr
     with pytest.raises(SystemExit):
         fit()
     said = capsys.readouterr().err
-    assert said.count("stopped after step 6; to resume, run the same command") == 2
+    assert said.count("stopped after step 6; to resume, run python -m tests.fit") == 2
     assert "step 0" not in said
 
 

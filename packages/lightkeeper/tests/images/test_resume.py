@@ -235,11 +235,14 @@ CANNOT_CHANGE = "which cannot change when the run"
     ("--data.batch_size=8", CANNOT_CHANGE),
     ("--model.optimizer.lr=0.5", CANNOT_CHANGE),
     ("--monitor=val/loss", CANNOT_CHANGE),
+    ("--callbacks.last_checkpoint=false", "resumes only with --callbacks.last_checkpoint"),
 )
 def test_what_decides_a_run_cannot_change_when_it_resumes(workplace, capsys, option, reason):
     stop_at(3)
+    config = (RUN / "config.yaml").read_text()
     assert reason in one_line(lambda: fit(option), capsys)
     assert load(LAST)["global_step"] == 3
+    assert (RUN / "config.yaml").read_text() == config
 
 
 STOP_EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/loss"
@@ -262,15 +265,14 @@ def test_what_decides_the_numbers_is_named_where_it_changes_and_nothing_else(wor
     assert news(2, same) == {""}
     options = "--trainer.accumulate_grad_batches=2 --trainer.gradient_clip_val=3"
     assert news(3, f"{options} {STOP_EARLY} --trainer.callbacks.patience=9 {EMA}") == {
-        "--trainer.callbacks.patience of EarlyStopping is 9, not 3",
-        "--trainer.callbacks adds EMAWeightAveraging",
+        "--trainer.callbacks.EarlyStopping.patience is 9, not 3",
+        "--trainer.callbacks is [EarlyStopping, EMAWeightAveraging], not [EarlyStopping]",
         "--trainer.accumulate_grad_batches is 2, not 1",
         "--trainer.gradient_clip_val is 3, not None",
     }
     other = "--trainer.precision=bf16-mixed --callbacks.best_checkpoint=false"
     assert news(4, f"{options} {other}") == {
-        "--trainer.callbacks leaves out EarlyStopping",
-        "--trainer.callbacks leaves out EMAWeightAveraging",
+        "--trainer.callbacks is [], not [EarlyStopping, EMAWeightAveraging]",
         "--trainer.precision is bf16-mixed, not 32-true",
         "--callbacks.best_checkpoint is False, not True",
     }

@@ -1,4 +1,4 @@
-"""Commands with one-line errors: training, evaluation, predictions, export.
+"""Commands with one-line errors: training, evaluation, predictions.
 
 Examples:
     A command is a subclass that says what people change:
@@ -10,7 +10,7 @@ Examples:
     >>> class Evaluate(EvaluateCommand):
     ...     description = "Measures a checkpoint."
 
-    Commands on files have a parser and call the library; ``CommandParser.run`` runs them:
+    Commands on files have a parser and call the library; ``run_command`` runs them:
 
     >>> parser = CommandParser(prog="label")
     >>> _ = parser.add_argument("--output", type=str)
@@ -18,9 +18,17 @@ Examples:
     ...     model = MyClassifier.load_from_checkpoint(options.checkpoint)
     ...     return label_files(model, lambda row: {"confidence": row.max().numpy()}, options)
     >>> def main():
-    ...     CommandParser.run(lambda: label(parser.parse_args()))
-    >>> [function.__name__ for function in (export_model, read_metrics)]
-    ['export_model', 'read_metrics']
+    ...     run_command(lambda: label(parser.parse_args()))
+
+    Scripts start trainings that end with them, and read the metrics of finished runs:
+
+    >>> run_apart(["true"])
+    0
+    >>> RunFolder("runs", "mine").best
+    PosixPath('runs/mine/checkpoints/best.ckpt')
+    >>> read_metrics("runs/mine")
+    Traceback (most recent call last):
+    lightkeeper.exact._errors.UserError: 'runs/mine' is no finished run: ...
 """
 
 from typing import TYPE_CHECKING
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
     from ._apart import run_apart as run_apart
     from ._entry import run_command as run_command
     from ._evaluate import EvaluateCommand as EvaluateCommand
-    from ._export import export_model as export_model
     from ._fit import FitCommand as FitCommand
     from ._folder import RunFolder as RunFolder, read_metrics as read_metrics
     from ._parser import CommandParser as CommandParser, import_modules as import_modules
@@ -41,7 +48,6 @@ _MODULES = {
     "run_apart": "_apart",
     "run_command": "_entry",
     "EvaluateCommand": "_evaluate",
-    "export_model": "_export",
     "FitCommand": "_fit",
     "RunFolder": "_folder",
     "read_metrics": "_folder",

@@ -13,9 +13,9 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 
 from ..exact._errors import UserError
-from ..exact._upstream import options_of
 from ..images._settings import options_of_library, subclasses
 from ._parser import CommandParser, full_name
+from ._upstream import options_of
 
 
 def candidates(base: type) -> list[type]:

@@ -4,7 +4,7 @@ import json
 import sys
 import textwrap
 from argparse import Action
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -14,11 +14,11 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from ..exact._errors import LINES, UserError, note, printable
-from ..exact._upstream import options_of
 from ._classes import ClassParser, candidates, class_parser
 from ._command_line import MODEL_BASES, TRAINER_BASES, Bases, CommandLine
 from ._parser import full_name, name_of
 from ._trainer import ExactTrainer
+from ._upstream import options_of
 
 FOLLOWS = {
     "model.class_names": "data.class_names",
@@ -50,8 +50,6 @@ class Command(LightningCLI):
     """The base class of data modules."""
     classes: Mapping[str, type] = {}
     """The classes of ``data`` and ``model`` if none is named."""
-    default_arguments: Mapping[type, Mapping[str, object]] = {}
-    """Arguments of these classes that differ from their own defaults."""
     defaults: Mapping[str, object]
     """Defaults of other options, such as ``trainer.max_epochs`` and ``monitor``."""
     path_classes: ClassVar[Mapping[str, type]]
@@ -59,6 +57,8 @@ class Command(LightningCLI):
     hf:NAME. ``--help`` shows the first one's options."""
 
     config = Namespace()  # type: ignore[no-untyped-call]  # until it is parsed
+    given: Set[str]
+    """The names of the options that are given, also by configs."""
 
     def __init__(self, args: ArgsType = None) -> None:
         program = f"python -m {self.module}"
@@ -107,9 +107,13 @@ class Command(LightningCLI):
         """Links the seed of the data to the command's."""
         parser.link_arguments("seed_everything", "data.init_args.seed")
 
-    def default_classes(self, line: CommandLine, named: Mapping[str, type]) -> Mapping[str, type]:
-        """Returns the classes of ``data`` and ``model`` that are not named."""
+    def default_classes(self, line: CommandLine) -> Mapping[str, type]:
+        """Returns the classes of ``data`` and ``model`` if none is named."""
         return self.classes
+
+    def default_arguments(self, cls: type) -> Mapping[str, object]:
+        """Returns arguments of a class that differ from its own defaults."""
+        return {}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments."""
@@ -117,31 +121,32 @@ class Command(LightningCLI):
         parser.set_defaults(dict(self.defaults))  # also of options that a subclass has added
         line = CommandLine(sys.argv[1:] if args is None else map(str, args))
         named = line.take_classes(self.bases, self.path_classes)
-        classes = {**self.default_classes(line, named), **named}
+        self.given = line.names | named.keys()
+        classes = {**self.default_classes(line), **named}
         helps = {"-h": self.short_help, "--help": self.short_help, "--help-all": self.full_help}
         for word in helps.keys() & {*line.words}:
             sys.stdout.write(helps[word](parser))
             parser.exit()
-        named_options = line.names | classes.keys()
-        for name in line.names & FOLLOWS.keys():
+        for name in self.given & FOLLOWS.keys():
             raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
-        specs: dict[str, Any] = {
-            key: {
-                "class_path": f"{cls.__module__}.{cls.__qualname__}",
-                "init_args": dict(self.default_arguments.get(cls, {})),
-            }
-            for key, cls in classes.items()
-        }
-        for key in specs.keys() & MODEL_BASES.keys():
-            specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
-        parser.set_defaults(specs)
+        parser.set_defaults(self._specs(classes))
         configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
-        if trainer.max_epochs and "trainer.max_epochs" not in named_options:
+        if trainer.max_epochs and "trainer.max_epochs" not in self.given:  # our default gives way
             is_limited = trainer.max_steps != -1 or trainer.max_time
             least = max(trainer.max_epochs, trainer.min_epochs or 1)
-            trainer.max_epochs = -1 if is_limited else least  # our default gives way
+            trainer.max_epochs = -1 if is_limited else least
+
+    def _specs(self, classes: Mapping[str, type]) -> dict[str, Any]:
+        """Returns classes and their arguments, as jsonargparse has them."""
+        specs: dict[str, Any] = {}
+        for key, cls in classes.items():
+            path = f"{cls.__module__}.{cls.__qualname__}"
+            specs[key] = {"class_path": path, "init_args": dict(self.default_arguments(cls))}
+        for key in specs.keys() & MODEL_BASES.keys():
+            specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)
+        return specs
 
     def short_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help``: the options that most people need."""

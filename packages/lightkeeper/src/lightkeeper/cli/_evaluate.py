@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from jsonargparse.typing import Path_fc
 from lightning.pytorch.cli import LightningArgumentParser
@@ -28,6 +28,7 @@ from ._classes import ClassParser
 from ._command import Command
 from ._command_line import CommandLine
 from ._entry import run_command
+from ._folder import Metrics
 
 
 class EvaluateCommand(Command):
@@ -38,34 +39,42 @@ class EvaluateCommand(Command):
 
     about: About
     """Facts of the checkpoint about itself."""
+    _trained_on: type[ImageDataModule] | None = None
+    _remembered: Mapping[str, object] = {}
 
-    def default_classes(self, line: CommandLine, named: Mapping[str, type]) -> Mapping[str, type]:
-        """Returns the data that the checkpoint was trained with."""
-        if not line.positionals:  # as with --help
-            return {}
-        checkpoint = read_checkpoint(line.positionals[-1])
+    def default_classes(self, line: CommandLine) -> Mapping[str, type]:
+        """Opens the checkpoint, and returns the data that it was trained with."""
+        if line.positionals:  # unlike with --help
+            self.open_checkpoint(line.positionals[-1])
+        return {} if self._trained_on is None else {"data": self._trained_on}
+
+    def open_checkpoint(self, path: str) -> None:
+        """Reads what a checkpoint says of itself, and of the data that it was trained with."""
+        checkpoint = read_checkpoint(path)
         self.about = checkpoint[ABOUT]
         self._states = states_of_data(checkpoint, ImageDataModule)
-        self._changed = any(name.startswith(("data", "split")) for name in {*line.names, *named})
         try:
-            cls, self._remembered = remembered_data(self.about, ImageDataModule)
+            self._trained_on, options = remembered_data(self.about, ImageDataModule)
         except UserError:
-            if "data" not in named:
+            if "data" not in self.given:
                 raise
-            self._remembered = {}
-            return {}
-        if named.get("data", cls) is cls:
-            try:
-                require_datasets(self.about, {name.removeprefix("data.") for name in line.names})
-            except UserError as error:
-                error.option = f"--data.{error.option}"
-                raise
-        if "data.root" in line.names:
-            self._remembered.pop("root", None)
-        self.default_arguments = {cls: self._remembered}
-        return {"data": cls}
+            return
+        if "data.root" in self.given:
+            options.pop("root", None)
+        self._remembered = options
 
-    def show_results(self, metrics: dict[str, Any], split: str) -> None:
+    def default_arguments(self, cls: type) -> Mapping[str, object]:
+        """Returns the options of the data in training, if it is of the same class."""
+        if cls is not self._trained_on:
+            return {}
+        try:
+            require_datasets(self.about, {name.removeprefix("data.") for name in self.given})
+        except UserError as error:
+            error.option = f"--data.{error.option}"
+            raise
+        return self._remembered
+
+    def show_results(self, metrics: Metrics, split: str) -> None:
         """Prints metrics, which it may add to before they are written."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -131,8 +140,9 @@ class EvaluateCommand(Command):
 
     def _require_fitting_data(self) -> None:
         """Refuses classes, image sizes and fits other than in training."""
-        path, data = self.config.checkpoint, self.datamodule
-        require_there(data, self._remembered)
+        path = self.config.checkpoint
+        data = self.datamodule
+        require_there(data, dict(self._remembered))
         data.expect_classes(self.model.class_names, path)
         trained = _as_options(self.model.preprocessing)
         for option, value in _as_options(data.preprocessing).items():
@@ -144,17 +154,15 @@ class EvaluateCommand(Command):
 
     def _require_unseen(self, split: str) -> None:
         """Refuses images that it was trained on, which other options of the data may have cut."""
-        if not (self._changed and self.trainer.is_global_zero):
+        is_other = any(name.startswith(("data", "split")) for name in self.given)
+        if not (is_other and self.trainer.is_global_zero):
             return
         self.datamodule.prepare_data()
         was_seen = was_trained_on(self.about, self.datamodule, split)
         if was_seen:
             cut = cut_of_training(self.about, self.datamodule) if split != "all" else {}
-            advice = (
-                f", or cut these as in training, with {listed(f'--data.{name} {value}' for name, value in cut.items())}"
-                if cut
-                else ""
-            )
+            options = listed(f"--data.{name} {value}" for name, value in cut.items())
+            advice = f", or cut these as in training, with {options}" if cut else ""
             raise UserError(
                 f"--split {split}: some of these images are those it was trained on; name others"
                 f" with --data{advice}"

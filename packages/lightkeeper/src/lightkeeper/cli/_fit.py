@@ -1,8 +1,7 @@
-"""Workings of ``fit``: a run's folder and callbacks, training or resuming, and one test."""
+"""Workings of ``fit``: its options, and a run's folder, callbacks and loggers."""
 
 import json
 import os
-import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..exact._errors import LocalError, NonFiniteError, UserError, listed
+from ..exact._errors import UserError, listed
 from ..exact._files import write_text
 from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._loggers import begin_anew
@@ -28,22 +27,21 @@ from ..images._checkpoint import (
 )
 from ..images._checkpoints import (
     BestCheckpoint,
-    best_checkpoint,
     better_direction,
     change_of_data,
-    fitting,
-    measured,
 )
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
 from ..images._resuming import Resumable
+from ._changes import changed_options
 from ._command import Command
 from ._command_line import flat, read_config
 from ._entry import run_command
-from ._folder import RunFolder, derived_name
+from ._folder import Metrics, RunFolder, derived_name
 from ._loggers import log_settings, loggers_of, place_in_folder
 from ._parser import full_name, read_yaml
-from ._trainer import require_sound_run
+from ._trainer import callbacks_of, require_sound_run
+from ._training import final_metrics, is_of_machine, keeps_last, test_best, train, way_to_resume
 
 _OWN: dict[str, type[Callback]] = {
     "stop_on_non_finite": StopOnNonFinite,  # before those that write
@@ -68,7 +66,7 @@ class FitCommand(Command):
     def prepare_options(self, config: Namespace, earlier: Mapping[str, object]) -> None:
         """Changes options before classes are built; ``earlier`` are those of a resumed run."""
 
-    def show_results(self, metrics: dict[str, Any]) -> None:
+    def show_results(self, metrics: Metrics) -> None:
         """Prints the final metrics, those of ``metrics.json``."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -130,9 +128,9 @@ class FitCommand(Command):
         """Adds the callbacks and the logger that fill the run's folder."""
         options = self.config_init.trainer
         self.trainer_defaults["callbacks"] = own = self._callbacks()
-        keeps_any = any(isinstance(part, Checkpoint) for part in (*own, *(options.callbacks or ())))
-        if options.enable_checkpointing is None and not keeps_any:
-            options.enable_checkpointing = False  # or Lightning adds a ModelCheckpoint
+        if options.enable_checkpointing is None:  # or Lightning adds a ModelCheckpoint
+            parts = (*own, *(options.callbacks or ()))
+            options.enable_checkpointing = any(isinstance(part, Checkpoint) for part in parts)
         users = options.plugins or []
         plugins = users if isinstance(users, list) else [users]
         trainer = super().instantiate_trainer(
@@ -142,29 +140,19 @@ class FitCommand(Command):
             plugins=[DescribedCheckpointIO(self.run.path), *plugins],
             **kwargs,
         )
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         # a Timer ends training at the end of a batch, of which others then log the last metrics
         kinds: tuple[type[Callback], ...] = (DescribeCheckpoint, LastCheckpoint, Timer)
         first = (*kinds, *self.first_callbacks)
-        callbacks.sort(key=lambda callback: not isinstance(callback, first))
-        self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
+        callbacks_of(trainer).sort(key=lambda callback: not isinstance(callback, first))
         return trainer
 
     def _callbacks(self) -> list[Callback]:
         options = self.config_init.callbacks
-        if self.config.trainer.enable_checkpointing is False and (
-            options.best_checkpoint or options.last_checkpoint
-        ):
-            raise UserError(
-                "--trainer.enable_checkpointing false: callbacks keep the checkpoints here; add"
-                " --callbacks.best_checkpoint false --callbacks.last_checkpoint false"
-            )
         self._describe = DescribeCheckpoint()
-        named = {**_OWN, **self.default_callbacks}.items()
-        chosen = {name: cls for name, cls in named if options[name]}
         callbacks: list[Callback] = [self._describe]
-        for name, cls in chosen.items():
-            callbacks.append(options[name] if isinstance(options[name], Callback) else cls())
+        for name, cls in {**_OWN, **self.default_callbacks}.items():
+            if options[name]:
+                callbacks.append(options[name] if isinstance(options[name], Callback) else cls())
         callbacks.append(Bookkeeping())
         if options.best_checkpoint:
             monitor = self.config.monitor
@@ -185,119 +173,91 @@ class FitCommand(Command):
     def fit(self) -> None:
         """Trains or resumes; then tests the best checkpoint once and writes the final metrics."""
         with self.options_in_full():
-            self._fit()
+            require_sound_run(self.trainer, self.datamodule)
+            if self.config.trainer.fast_dev_run:  # writes no folder
+                self.trainer.fit(self.model, datamodule=self.datamodule)
+                self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
+            else:
+                self._fit()
 
     def _fit(self) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
-        require_sound_run(trainer, data)
-        if self.config.trainer.fast_dev_run:  # writes no folder
-            trainer.fit(model, datamodule=data)
-            trainer.test(model, datamodule=data, verbose=False)
-            return
         if trainer.local_rank == 0:  # before the run's folder exists: a failed download leaves none
             data.prepare_data()
         resume = self._open_run()
         try:
-            self._train_and_test(resume)
+            if early_end := train(trainer, model, data, resume):
+                self.note(f"{early_end}; {self.run.way_to_train_longer}")
+            test_best(trainer, model, data, self.run)
         except BaseException as error:
             self._say_how_to_resume(error)
             raise
         if trainer.is_global_zero:
-            self.show_results(self._write_metrics())
+            # what the tested checkpoint says
+            metrics = final_metrics(trainer, model, self.run, self._describe.about)
+            self.run.write_metrics(metrics)
+            self.show_results(metrics)
 
     def _open_run(self) -> str | None:
         """Prepares the folder and returns the checkpoint to resume from, if there is one."""
-        trainer, model, run = self.trainer, self.model, self.run
-        if trainer.is_global_zero:
-            run.create()
+        if self.trainer.is_global_zero:
+            self.run.create()
         if self.datamodule.layout:
             self.note(f"data: {self.datamodule.layout}")
-        path, checkpoint = read_newest(run.resumable(), Resumable, self.note)
-        changes: list[str] = []
-        if trainer.is_global_zero:
-            config = self.parser.dump(self._saved_config, skip_unset=False)
-            if path is not None:
-                options = flat(read_yaml(config, "--config"))
-                change = partial(self._change_of_data, checkpoint[ABOUT])
-                changes = run.changed_options(self._earlier, options, change)
-            write_text(run.config, config)
+        path, checkpoint = read_newest(self.run.resumable(), Resumable, self.note)
+        config = self.parser.dump(self._saved_config, skip_unset=False)
         if path is None:
-            size = sum(parameter.numel() for parameter in model.parameters())
-            network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
-            devices = f"{trainer.world_size} x {trainer.strategy.root_device.type}"
-            self.note(f"training {network} on {devices}: {run.path}")
-            begin_anew(trainer)
-            log_settings(trainer, self._saved_config)
-            return None
-        about = checkpoint[ABOUT]
-        require_same_classes(about["class_names"], path, model.class_names)
-        if not self._keeps_last:
+            self._begin()
+        else:
+            self._resume(path, checkpoint[ABOUT], config)
+        if self.trainer.is_global_zero:
+            write_text(self.run.config, config)
+        return None if path is None else str(path)
+
+    def _begin(self) -> None:
+        """Notes what is trained where, and clears what loggers have of another run."""
+        model = self.model
+        size = sum(parameter.numel() for parameter in model.parameters())
+        network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
+        devices = f"{self.trainer.world_size} x {self.trainer.strategy.root_device.type}"
+        self.note(f"training {network} on {devices}: {self.run.path}")
+        begin_anew(self.trainer)
+        log_settings(self.trainer, self._saved_config)
+
+    def _resume(self, path: Path, about: About, config: str) -> None:
+        """Refuses a checkpoint that this run cannot resume from, and notes what has changed."""
+        require_same_classes(about["class_names"], path, self.model.class_names)
+        if not keeps_last(self.trainer):
             raise UserError(
-                f"'{run.path}' resumes only with --callbacks.last_checkpoint; or use another --name"
+                f"'{self.run.path}' resumes only with --callbacks.last_checkpoint; or use another"
+                " --name"
             )
-        if about["processes"] != trainer.world_size:
+        changes: list[str] = []
+        if self.trainer.is_global_zero:
+            options = flat(read_yaml(config, "--config"))
+            differs = partial(change_of_data, about, self.datamodule)
+            changes = changed_options(self.run, self._earlier, options, differs)
+        processes = self.trainer.world_size
+        if about["processes"] != processes:
             changes.append(
-                f"the number of processes is {trainer.world_size}, not {about['processes']}: order"
-                " and augmentation are exact, BatchNorm's shares of a batch and the last bits of"
+                f"the number of processes is {processes}, not {about['processes']}: order and"
+                " augmentation are exact, BatchNorm's shares of a batch and the last bits of"
                 " weights are not"
             )
         self._resumed_step = about["step"]
         step = f"epoch {about['epoch'] + 1} after step {about['step']}"
         news = f"; from here on {listed(changes)}" if changes else ""
-        self.note(f"continuing {run.path} in {step}{news}")
-        return str(path)
-
-    def _change_of_data(self, about: About) -> str:
-        """Says how data from another place differs from that of a checkpoint, as far as it tells."""
-        return change_of_data(about, self.datamodule) if "digests" in about else ""
-
-    def _train_and_test(self, resume: str | None) -> None:
-        trainer, model, data = self.trainer, self.model, self.datamodule
-        with fitting(resume):
-            trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
-        if _is_out_of_time(trainer):
-            self.note(
-                f"training ended after step {trainer.global_step}, at the time limit of"
-                f" --trainer.max_time or a Timer; {self.run.way_to_train_longer}"
-            )
-        # names without --name differ between processes
-        best = trainer.strategy.broadcast(str(self.run.best))
-        kept = best_checkpoint(trainer)
-        if kept is None or not kept.best_model_path:
-            # as where training ends before an epoch does
-            trainer.validate(model, datamodule=data, verbose=False)
-            trainer.save_checkpoint(best)
-            trainer.strategy.barrier()
-        with fitting(best):
-            trainer.test(model, datamodule=data, ckpt_path=best, verbose=False, weights_only=True)
+        self.note(f"continuing {self.run.path} in {step}{news}")
 
     def _say_how_to_resume(self, error: BaseException) -> None:
         """Says how to resume a run that was stopped, or adds it to an error of the machine."""
-        # without --name, the first process's name is this one's as soon as they have agreed
-        kept = best_checkpoint(self.trainer)
-        folder = Path(kept.dirpath).parent if kept and kept.dirpath else self.run.path
-        verb = "resume" if self._keeps_last else "start again"
-        advice = f"to {verb}, run the same command with --name {shlex.quote(folder.name)}"
+        advice = way_to_resume(self.trainer, self.run, str(self.parser.prog))
         if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C
             # Lightning counts from 0 until it has read the checkpoint
             step = max(self.trainer.global_step, self._resumed_step)
             self.note(f"\nstopped after step {step}; {advice}")
-        elif isinstance(error, LocalError | OSError) and not isinstance(error, NonFiniteError):
-            error.add_note(advice)  # such as to a full disk or a broken file
-        elif isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
-            error.add_note(advice)  # as torch says of a full disk
-
-    def _write_metrics(self) -> dict[str, Any]:
-        best = self._describe.about  # as the tested checkpoint says
-        metrics = {
-            "checkpoint": str(self.run.best.relative_to(self.run.path)),
-            "epoch": best["epoch"] + 1,
-            **{name: best[name] for name in ("step", "selection", "class_names", "versions")},
-            "val": best["metrics"].get("val"),
-            "test": measured(self.trainer, self.model).get("test", {}),
-        }
-        self.run.write_metrics(metrics)
-        return metrics
+        elif is_of_machine(error):
+            error.add_note(advice)
 
     def data_flags(self) -> list[str]:
         """Returns the options that no checkpoint remembers: datasets' classes and arguments."""
@@ -309,10 +269,3 @@ class FitCommand(Command):
             for name, value in vars(chosen.as_flat()).items()
             if value is not None
         ]
-
-
-def _is_out_of_time(trainer: Trainer) -> bool:
-    """Returns True if a time limit, as of ``--trainer.max_time``, has ended training."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    left = [part.time_remaining() for part in callbacks if isinstance(part, Timer)]
-    return trainer.should_stop and any(time is not None and time <= 0 for time in left)

@@ -6,8 +6,7 @@ import os
 import platform
 import re
 import shlex
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,30 +15,8 @@ from typing import Any
 from ..exact._errors import UserError, note, printable, require
 from ..exact._files import CHECKPOINTS, LAST, PREVIOUS, write_text
 
-_KEPT = ("model", "monitor", "mode")
-_NOTED = ("data", "seed_everything", "trainer", "callbacks")
-_MAY_CHANGE = (  # the numbers depend on none of these, or a note of its own has it
-    *("model.weights", "model.compile"),
-    *("data.num_workers", "data.prefetch_factor", "data.cache", "data.device_cache"),
-    *("trainer.max_", "trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
-    *("trainer.default_root_dir", "trainer.devices", "trainer.num_", "trainer.fast_dev_run"),
-    *("trainer.detect_anomaly", "trainer.inference_mode", "trainer.model_registry"),
-    *("callbacks.last_checkpoint", "callbacks.stop_on_non_finite"),
-)
-_CALLBACKS = "trainer.callbacks"
-# of the data: other splits would test images that were trained on, other sizes compare two tasks
-_OF_SPLITS = (
-    *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
-    *("group", "label_from", "split_column", "subset"),
-)
-_OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
-# batches of another size would repeat or skip images of an epoch
-_FIXED = {"data", *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES))}
-# these may lead to the same images in another place
-_OF_SOURCE = {
-    *("data.root", "data.file", "data.train", "data.val", "data.test"),
-    *("data.path_column", "data.label_column", "data.image_column"),
-}
+Metrics = dict[str, Any]
+"""A run's final metrics, as JSON has them."""
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
 
 
@@ -64,41 +41,6 @@ class RunFolder:
         """Returns the checkpoints to resume from that are there, the newest first."""
         return [path for path in (self.last, self.previous) if path.exists()]
 
-    def changed_options(
-        self,
-        before: Mapping[str, object],
-        options: Mapping[str, object],
-        change_of_data: Callable[[], str],
-    ) -> list[str]:
-        """Compares options with those of the run's own config, and names changed ones.
-
-        Args:
-            before: The options of the run's config.
-            options: Those that it resumes with.
-            change_of_data: Says how the data differs from the run's; nothing if it does not.
-
-        Raises:
-            UserError: An option has changed that decides what a run is.
-        """
-        changes: list[str] = []
-        for name, value in options.items():
-            is_decisive = name.startswith((*_KEPT, *_NOTED)) and not name.startswith(_MAY_CHANGE)
-            if not is_decisive or value == before.get(name, value):
-                continue
-            if name == _CALLBACKS:
-                changes += _changed_callbacks(before[name], value)
-                continue
-            change = f"--{name} is {value}, not {before[name]}"
-            other = change_of_data() if name in _OF_SOURCE else ""
-            if other or name.startswith(_KEPT) or name in _FIXED:
-                raise UserError(
-                    f"{change}{other and f', and with it the data, {other}'}, which cannot change"
-                    f" when the run '{self.path}' resumes; to change it, start another:"
-                    f" --model.weights {self.last} --name another"
-                )
-            changes.append(change)
-        return changes
-
     def require_unfinished(self) -> None:
         """Refuses a run that has its final metrics, and tidies up if a kill prevented that."""
         if self.metrics.exists():
@@ -112,11 +54,8 @@ class RunFolder:
     @property
     def way_to_train_longer(self) -> str:
         """What to do once training has ended."""
-        name, best = shlex.quote(self.path.name), shlex.quote(str(self.best))
-        return (
-            "to train longer, start another from its weights:"
-            f" --name {name}_longer --model.weights {best}"
-        )
+        options = ["--name", f"{self.path.name}_longer", "--model.weights", str(self.best)]
+        return f"to train longer, start another from its weights: {shlex.join(options)}"
 
     def create(self) -> None:
         """Makes the folder, and locks out other processes."""
@@ -127,23 +66,13 @@ class RunFolder:
 
     def wait_until_free(self) -> None:
         """Waits for a process that trains here, such as one that saves as its sweep was killed."""
-        is_noted = False
-        while holder := self._holder():
-            if not is_noted:
-                note(f"waiting for {holder}, which trains '{self.path}'")
-            is_noted = True
-            time.sleep(1.0)
-
-    def _holder(self) -> str | None:
-        """Returns the process that has locked the folder, if there is another one."""
-        try:
-            with open(self._lock, "r+") as lock:
+        # there may be no lock, or a file system without any
+        with suppress(OSError), open(self._lock, "r+") as lock:
+            try:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return self._owner()
-        except OSError:  # there is none, or a file system without locks
-            return None
-        return None
+            except (BlockingIOError, PermissionError):
+                note(f"waiting for {self._owner()}, which trains '{self.path}'")
+                fcntl.lockf(lock, fcntl.LOCK_EX)
 
     def _owner(self) -> str:
         """Returns what the lock says of the process that has it, which may be ending."""
@@ -191,36 +120,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
 
-def _changed_callbacks(before: object, after: object) -> Iterator[str]:
-    """Names the callbacks that are added or left out, and options of others that have changed."""
-    old = _by_class(before)
-    new = _by_class(after)
-    for name in dict.fromkeys([*old, *new]):
-        if name not in old or name not in new:
-            yield f"--{_CALLBACKS} {'adds' if name in new else 'leaves out'} {name}"
-            continue
-        for option, value in new[name].items():
-            if value != old[name].get(option, value):
-                earlier = old[name][option]
-                yield f"--{_CALLBACKS}.{option} of {name} is {value}, not {earlier}"
-
-
-def _by_class(callbacks: object) -> dict[str, Mapping[str, object]]:
-    """Returns the options of each callback in a config, by the name of its class."""
-    options: dict[str, Mapping[str, object]] = {}
-    for spec in callbacks if isinstance(callbacks, list) else []:
-        path, arguments = (
-            (spec.get("class_path"), spec.get("init_args"))
-            if isinstance(spec, dict)
-            else (spec, {})
-        )
-        name = str(path).rpartition(".")[-1]
-        again = sum(other.partition(" ")[0] == name for other in options)
-        options[f"{name} {again + 1}" if again else name] = arguments or {}
-    return options
-
-
-def read_metrics(run: str | Path) -> dict[str, Any]:
+def read_metrics(run: str | Path) -> Metrics:
     """Reads the final metrics of a run's folder.
 
     Raises:

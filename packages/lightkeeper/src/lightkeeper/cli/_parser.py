@@ -4,7 +4,6 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 """
 
 import json
-import os
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
@@ -18,11 +17,9 @@ import yaml
 from jsonargparse import ArgumentParser, get_loader
 
 from ..exact._errors import UserError, require
-from ..exact._upstream import options_of
 from ._entry import end_with_error
+from ._upstream import options_of
 
-CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
-"""Arguments of ``open`` for files of rows."""
 _LABEL = 40  # columns of an option's name
 
 
@@ -120,8 +117,8 @@ def closest(word: str, names: Iterable[str]) -> str | None:
 
 def name_of(option: Action) -> str:
     """Returns an option's long name, or a positional argument's name in capitals."""
-    *_, name = (option.dest.upper(), *option.option_strings)
-    return name.removesuffix("+")
+    names = [option.dest.upper(), *option.option_strings]
+    return names[-1].removesuffix("+")
 
 
 def in_short(option: Action) -> Action:
@@ -154,9 +151,3 @@ def read_yaml(text: str, name: str) -> object:
         return get_loader("yaml")(text)  # which reads 1e-3 as a number
     except yaml.YAMLError as error:
         raise UserError(f"{name}: {' '.join(str(error).split())}") from error
-
-
-def require_new(option: str, path: str | os.PathLike[str] | None, overwrite: bool) -> None:
-    """Refuses the file of an option that is there already, unless it may be replaced."""
-    if path is not None and os.path.exists(path) and not overwrite:
-        raise UserError(f"{option}: '{path}' is there already; --overwrite replaces it")

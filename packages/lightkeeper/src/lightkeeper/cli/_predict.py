@@ -28,10 +28,11 @@ from ..images._preprocessing import Preprocessing, bands_of
 from ..images._progress import progress_bar
 from ..images._quiet import quiet_libraries
 from ..images._scan import image_paths, listed_paths, spelt
-from ._parser import CSV, require_new
 from ._trainer import ExactTrainer
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
+_CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+"""Arguments of ``open`` for files of rows."""
 
 Columns = Callable[[Tensor], dict[str, object]]
 """Makes the columns of an image from its probabilities, float32 (classes,), on the CPU."""
@@ -54,8 +55,9 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     warnings.filterwarnings("ignore", message="Total length .* is zero")  # with --resume
     writer = RowWriter(columns)
     if options.embeddings is not None:
-        head: Any = model.network_head
-        head.register_forward_pre_hook(lambda _, inputs: writer.seen.append(inputs[0]))
+        model.network_head.register_forward_pre_hook(
+            lambda _, inputs: writer.seen.append(inputs[0])
+        )
     trainer = ExactTrainer(**options.trainer, **QUIET, callbacks=[writer])
     files = NamedFiles(
         model.preprocessing, options.batch_size * trainer.world_size, options.num_workers
@@ -69,8 +71,8 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
         raise UserError(
             "--resume needs --output, whose rows it continues; it cannot continue --embeddings"
         )
-    require_new("--output", output, options.overwrite or options.resume)
-    require_new("--embeddings", options.embeddings, options.overwrite)
+    _require_new("--output", output, options.overwrite or options.resume)
+    _require_new("--embeddings", options.embeddings, options.overwrite)
     require(
         output is None or options.embeddings != output,
         "--embeddings",
@@ -87,7 +89,7 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     target = output or sys.stdout.fileno()
     try:
         with (
-            open(target, "a" if earlier else "w", 1, closefd=target is output, **CSV) as file,
+            open(target, "a" if earlier else "w", 1, closefd=target is output, **_CSV) as file,
             progress_bar(len(paths), len(earlier)) as writer.bar,
         ):
             lines = file if output else PrintableLines(file)
@@ -227,6 +229,12 @@ def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[st
         raise UserError(
             f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
         )
-    with whole_file(Path(path)) as partial, open(partial, "w", **CSV) as whole:
+    with whole_file(Path(path)) as partial, open(partial, "w", **_CSV) as whole:
         csv.writer(whole, lineterminator="\n").writerows(rows)
     return rows[1:]
+
+
+def _require_new(option: str, path: str | os.PathLike[str] | None, overwrite: bool) -> None:
+    """Refuses the file of an option that is there already, unless it may be replaced."""
+    if path is not None and os.path.exists(path) and not overwrite:
+        raise UserError(f"{option}: '{path}' is there already; --overwrite replaces it")

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
-from ..exact._errors import UserError, require
+from ..exact._errors import UserError, listed, require
 from ..exact._processes import watch_processes
 from ..exact._upstream_loop import make_exact
 from ..images._checkpoints import BestCheckpoint
@@ -94,7 +94,8 @@ class ExactTrainer(Trainer):
         advice = ""
         environment = getattr(self.strategy, "cluster_environment", None)
         if isinstance(environment, SLURMEnvironment) and not processes:  # by the script itself
-            processes, advice = 1, "; put srun before python in the script of the job"
+            processes = 1
+            advice = "; put srun before python in the script of the job"
         wanted = self.num_devices * self.num_nodes
         if processes not in (0, wanted):  # each would train alone, or wait for others
             raise UserError(
@@ -119,9 +120,8 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     for option in ("limit_test_batches", "check_val_every_n_epoch", "val_check_interval"):
         # a time between validations is no attribute of that name
         require(getattr(trainer, option, 1) != 0, option, 0, "above 0")
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     for kind, advice in _NOT_RESUMABLE.items():
-        for callback in callbacks:
+        for callback in callbacks_of(trainer):
             if isinstance(callback, kind):
                 raise UserError(
                     f"a run with {type(callback).__name__} could not resume; {advice}", "callbacks"
@@ -130,9 +130,15 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
             names = {callback.filename, callback.save_last and callback.CHECKPOINT_NAME_LAST}
-            if Path(callback.dirpath or folder).resolve() == folder:
-                for name in names & {"best", "last", "previous"}:
-                    raise UserError(
-                        f"{type(callback).__name__} would write {name}.ckpt, a checkpoint of the"
-                        " run; give it another filename or dirpath"
-                    )
+            taken = names & {"best", "last", "previous"}
+            if taken and Path(callback.dirpath or folder).resolve() == folder:
+                raise UserError(
+                    f"{type(callback).__name__} would write {listed(taken)}.ckpt, a checkpoint of"
+                    " the run; give it another filename or dirpath"
+                )
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """Returns the callbacks of a trainer."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
+    return callbacks

@@ -1,6 +1,6 @@
-"""All private names of torch, Lightning and jsonargparse that the package uses, and why.
+"""All private names of torch and Lightning that the package uses, and why.
 
-Those of Lightning's training loop are used in ``_upstream_loop.py``.
+Those of Lightning's training loop are used in ``_upstream_loop.py``; commands have their own file.
 
 ``tests/test_boundaries.py`` compares the source of each with the version that was read when
 it was listed here, so that an upgrade which renames or changes one fails there, by name.
@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ._errors import ROOM_FOR_WORKERS
 
 if TYPE_CHECKING:  # none of them is needed for ``--help``
-    from argparse import Action
-
-    from jsonargparse import ArgumentParser
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import WeightAveraging
     from torchmetrics import Metric
@@ -28,8 +25,7 @@ _SIGNALS = f"{_LIGHTNING}.trainer.connectors.signal_connector"
 _EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
 _RESULTS = f"{_LIGHTNING}.trainer.connectors.logger_connector.result"
 
-# the first 12 digits of BLAKE2b of the sources in lightning 2.6.6, torch 2.14.1 and
-# jsonargparse 4.53.0
+# the first 12 digits of BLAKE2b of the sources in lightning 2.6.6 and torch 2.14.1
 PRIVATE_NAMES = {
     # _NoSignals: the handlers run a collective inside a signal handler, which can hang
     f"{_SIGNALS}:_SignalConnector.register_signal_handlers": "3bb3a070ed4d",
@@ -47,8 +43,6 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
     # follow_until_averaging: the average is the initial weights until its first update
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
-    # options_of: argparse has no public list of a parser's options
-    "jsonargparse._core:ArgumentParser.get_config_files": "b98890f21fdb",
 }
 
 
@@ -120,11 +114,6 @@ def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -
 def set_update_count(metric: Metric, count: int) -> None:
     """Tells a metric how often it was updated, after its state was restored."""
     metric._update_count = count
-
-
-def options_of(parser: ArgumentParser) -> list[Action]:
-    """Returns the options of a parser, in their order."""
-    return list(parser._actions)
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]

@@ -1,0 +1,82 @@
+"""Options that a run resumes with: which may change, and which have changed."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..exact._errors import UserError
+from ._folder import RunFolder
+
+_KEPT = ("model", "monitor", "mode")
+_NOTED = ("data", "seed_everything", "trainer", "callbacks")
+_MAY_CHANGE = (  # the numbers depend on none of these, or a note of its own has it
+    *("model.weights", "model.compile"),
+    *("data.num_workers", "data.prefetch_factor", "data.cache", "data.device_cache"),
+    *("trainer.max_", "trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
+    *("trainer.default_root_dir", "trainer.devices", "trainer.num_", "trainer.fast_dev_run"),
+    *("trainer.detect_anomaly", "trainer.inference_mode", "trainer.model_registry"),
+    *("callbacks.last_checkpoint", "callbacks.stop_on_non_finite"),
+)
+_CALLBACKS = "trainer.callbacks"
+# of the data: other splits would test images that were trained on, other sizes compare two tasks
+_OF_SPLITS = (
+    *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
+    *("group", "label_from", "split_column", "subset"),
+)
+_OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
+# batches of another size would repeat or skip images of an epoch
+_FIXED = {"data", *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES))}
+# these may lead to the same images in another place
+_OF_SOURCE = {
+    *("data.root", "data.file", "data.train", "data.val", "data.test"),
+    *("data.path_column", "data.label_column", "data.image_column"),
+}
+
+
+def changed_options(
+    run: RunFolder,
+    before: Mapping[str, object],
+    options: Mapping[str, object],
+    change_of_data: Callable[[], str],
+) -> list[str]:
+    """Compares options with those of a run's own config, and names changed ones.
+
+    Args:
+        run: The run's folder.
+        before: The options of its config.
+        options: Those that it resumes with.
+        change_of_data: Says how the data differs from the run's; nothing if it does not.
+
+    Raises:
+        UserError: An option has changed that decides what a run is.
+    """
+    earlier = _by_callback(before)
+    changes = []
+    for name, value in _by_callback(options).items():
+        is_decisive = name.startswith((*_KEPT, *_NOTED)) and not name.startswith(_MAY_CHANGE)
+        if not is_decisive or value == earlier.get(name, value):
+            continue
+        change = f"--{name} is {value}, not {earlier[name]}"
+        other = change_of_data() if name in _OF_SOURCE else ""
+        if other or name.startswith(_KEPT) or name in _FIXED:
+            raise UserError(
+                f"{change}{other and f', and with it the data, {other}'}, which cannot change when"
+                f" the run '{run.path}' resumes; to change it, start another: --model.weights"
+                f" {run.last} --name another"
+            )
+        changes.append(change)
+    return changes
+
+
+def _by_callback(options: Mapping[str, Any]) -> dict[str, object]:
+    """Names callbacks by their classes, and their options ``trainer.callbacks.CLASS.OPTION``."""
+    named = dict(options)
+    classes = list[str]()
+    for spec in options.get(_CALLBACKS) or []:
+        cls = spec["class_path"].rpartition(".")[-1]
+        classes.append(cls)
+        count = classes.count(cls)
+        label = cls if count == 1 else f"{cls} {count}"
+        for option, value in (spec.get("init_args") or {}).items():
+            named[f"{_CALLBACKS}.{label}.{option}"] = value
+    named[_CALLBACKS] = f"[{', '.join(classes)}]"
+    return named

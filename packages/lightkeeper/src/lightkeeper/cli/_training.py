@@ -1,0 +1,82 @@
+"""The work of ``fit``: training, one test of the best checkpoint, and what is said at the end."""
+
+import shlex
+from pathlib import Path
+
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
+
+from ..exact._errors import LocalError, NonFiniteError
+from ..exact._last_checkpoint import LastCheckpoint
+from ..images._checkpoint import About
+from ..images._checkpoints import best_checkpoint, fitting, measured
+from ._folder import Metrics, RunFolder
+from ._trainer import callbacks_of
+
+
+def train(
+    trainer: Trainer,
+    model: LightningModule,
+    data: LightningDataModule,
+    resume: str | None,
+) -> str | None:
+    """Trains to the end; returns what ended it early, a time limit, if one did."""
+    with fitting(resume):
+        trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
+    timers = [part for part in callbacks_of(trainer) if isinstance(part, Timer)]
+    left = [timer.time_remaining() for timer in timers]
+    if trainer.should_stop and any(time is not None and time <= 0 for time in left):
+        step = trainer.global_step
+        return (
+            f"training ended after step {step}, at the time limit of --trainer.max_time or a Timer"
+        )
+    return None
+
+
+def test_best(
+    trainer: Trainer, model: LightningModule, data: LightningDataModule, run: RunFolder
+) -> None:
+    """Tests the best checkpoint, which is the end of training if none was kept."""
+    # names without --name differ between processes
+    best = trainer.strategy.broadcast(str(run.best))
+    kept = best_checkpoint(trainer)
+    if kept is None or not kept.best_model_path:
+        # as where training ends before an epoch does
+        trainer.validate(model, datamodule=data, verbose=False)
+        trainer.save_checkpoint(best)
+        trainer.strategy.barrier()
+    with fitting(best):
+        trainer.test(model, datamodule=data, ckpt_path=best, verbose=False, weights_only=True)
+
+
+def final_metrics(trainer: Trainer, model: LightningModule, run: RunFolder, best: About) -> Metrics:
+    """Returns the metrics of a run; ``best`` is what the tested checkpoint says of itself."""
+    return {
+        "checkpoint": str(run.best.relative_to(run.path)),
+        "epoch": best["epoch"] + 1,
+        **{name: best[name] for name in ("step", "selection", "class_names", "versions")},
+        "val": best["metrics"].get("val"),
+        "test": measured(trainer, model).get("test", {}),
+    }
+
+
+def way_to_resume(trainer: Trainer, run: RunFolder, command: str) -> str:
+    """Says how a run that was stopped resumes, or starts again if it keeps no last checkpoint."""
+    # without --name, the first process's name is this one's as soon as they have agreed
+    kept = best_checkpoint(trainer)
+    folder = Path(kept.dirpath).parent if kept and kept.dirpath else run.path
+    verb = "resume" if keeps_last(trainer) else "start again"
+    name = shlex.quote(folder.name)
+    return f"to {verb}, run {command} with the same options and --name {name}"
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Returns True if a run may resume after an error, such as a full disk or a broken file."""
+    if isinstance(error, RuntimeError):  # as torch says of a full disk
+        return isinstance(error.__context__, OSError)
+    return isinstance(error, LocalError | OSError) and not isinstance(error, NonFiniteError)
+
+
+def keeps_last(trainer: Trainer) -> bool:
+    """Returns True if a run keeps the checkpoint to resume from."""
+    return any(isinstance(callback, LastCheckpoint) for callback in callbacks_of(trainer))
