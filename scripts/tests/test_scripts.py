@@ -22,7 +22,7 @@ import optuna
 import pytest
 import recipes
 import seeds
-from lightkeeper.cli._folder import RunFolder
+from lightkeeper.cli import RunFolder
 from scaling import Bucket, Link, Step, forecast, measure
 
 from project.model.networks import build_network
