@@ -135,7 +135,7 @@ class ImageClassifier(LightningModule):
         exact_evaluation: bool | None = None,
     ) -> None:
         super().__init__()
-        arch = arch or default_arch(preprocessing, weights)
+        arch = default_arch(preprocessing, weights) if arch is None else arch
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
         self.hparams["model"] = type(self).__name__  # all that a file of weights alone says of it
         if "arch" in self.hparams:  # not where a subclass decides on the network
@@ -158,11 +158,10 @@ class ImageClassifier(LightningModule):
             freeze_layers(self.network, freeze, len(class_names))
         self.normalization = Normalization(preprocessing)
         metrics = self.configure_metrics()
+        trained = {name: metrics[name] for name in ("loss", "accuracy") if name in metrics}
+        self.train_metrics = SetMetrics(trained)
         self.val_metrics = SetMetrics(metrics)
-        self.test_metrics = self.val_metrics.clone()
-        self.train_metrics = SetMetrics(
-            {name: metrics[name] for name in ("loss", "accuracy") if name in metrics}
-        ).clone()
+        self.test_metrics = SetMetrics(metrics)
         self.results: dict[str, Results] = {}
         self.predictions: Predictions | None = None
         self.about: dict[str, Any] = {}
@@ -187,11 +186,11 @@ class ImageClassifier(LightningModule):
         """Prepares the loss, which may need to know the data, and compiles the network."""
         if stage != "fit":
             return
-        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        if any(isinstance(part, ModelPruning) for part in callbacks):  # which flattens weights
+        trainer: Any = self.trainer
+        if any(isinstance(part, ModelPruning) for part in trainer.callbacks):  # flattens weights
             self.memory_format = set_memory_format(self.network, torch.contiguous_format)
         if prepare := getattr(self.criterion, "prepare", None):
-            prepare(self.trainer.datamodule, self.class_names)  # type: ignore[attr-defined]
+            prepare(trainer.datamodule, self.class_names)
         if self.compile_network:
             self.network.compile()  # in place, so that the names of the weights stay
 
@@ -392,8 +391,7 @@ class ImageClassifier(LightningModule):
     @property
     def network_head(self) -> nn.Linear | nn.Conv2d:
         """The network's last layer, which maps features to logits: linear, or a 1x1 convolution."""
-        layers = head(self.network, len(self.class_names))
-        return cast(nn.Linear, [*layers.values()][-1])
+        return cast(nn.Linear, [*head(self.network, len(self.class_names)).values()][-1])
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Returns logits and features, the head's input, of one uncompiled forward pass."""
