@@ -158,7 +158,7 @@ class ImageClassifier(LightningModule):
             freeze_layers(self.network, freeze, len(class_names))
         self.normalization = Normalization(preprocessing)
         metrics = self.configure_metrics()
-        trained = {name: metrics[name] for name in ("loss", "accuracy") if name in metrics}
+        trained = {name: metrics[name] for name in metrics if name in ("loss", "accuracy")}
         self.train_metrics = SetMetrics(trained)
         self.val_metrics = SetMetrics(metrics)
         self.test_metrics = SetMetrics(metrics)

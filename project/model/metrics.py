@@ -32,7 +32,8 @@ class SetMetrics(MetricCollection):
     """
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
-        super().__init__(copy.deepcopy({**metrics}), compute_groups=False)
+        own = {name: copy.deepcopy(metric) for name, metric in metrics.items()}
+        super().__init__({**own}, compute_groups=False)
         self._loader = 0
         self._earlier: Results = {}
         self._is_empty = True
