@@ -271,7 +271,7 @@ class ImageClassifier(LightningModule):
         metrics: SetMetrics = getattr(self, f"{split}_metrics")
         metrics.update(self.probabilities(logits), labels, losses)
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time, as each step's would take longer."""
         if is_logged(self.trainer):
             numbers = self.train_metrics.numbers(self.train_metrics.conclude()).items()
@@ -288,7 +288,7 @@ class ImageClassifier(LightningModule):
         self._evaluated.conclude()
 
     def on_validation_batch_start(
-        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self, batch: object, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Measures each loader by itself."""
         self._evaluated.begin_loader(dataloader_idx)

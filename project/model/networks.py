@@ -195,7 +195,8 @@ def prepare_network(
     Raises:
         UserError: The network does not accept such images, or does not return logits.
     """
-    channels, crop = len(preprocessing["mean"]), preprocessing["crop"]
+    channels = len(preprocessing["mean"])
+    crop = preprocessing["crop"]
     set_channels(network, channels)
     network.eval()
     like = next(network.parameters(), torch.zeros(()))
