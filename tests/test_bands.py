@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate
 
 from project import export
 from project.data import FolderDataModule
-from project.model.networks import build_network, with_channels
+from project.model.networks import build_network, set_channels
 from project.model.normalize import Normalization
 from project.model.pretrained import load_weights
 from tests.conftest import (
@@ -157,10 +157,8 @@ def test_what_is_no_such_image_is_refused_in_one_line(tmp_path, content, complai
     ("arch", "first"), [("resnet18", "conv1.weight"), ("timm/resnet10t", "conv1.0.weight")]
 )
 def test_pretrained_first_layers_are_adapted_as_timm_does(arch, first, channels):
-    weights, network = (
-        build_network(arch, 3).state_dict(),
-        with_channels(build_network(arch, 3), channels),
-    )
+    weights, network = build_network(arch, 3).state_dict(), build_network(arch, 3)
+    set_channels(network, channels)
     assert "new" not in load_weights(network, weights, "", ["a", "b", "c"])
     assert torch.equal(network.state_dict()[first], adapt_input_conv(channels, weights[first]))
 

@@ -73,9 +73,11 @@ class ProgressiveResizing(Callback):
         (images,) = inputs
         return resized(images, self._size).to(images.dtype) if network.training else images
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any, *_: object, **__: object) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Lets the model take images of their full size again."""
+        self._hook.remove()
+
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Does so after an error as well, which may come before training starts."""
         if hasattr(self, "_hook"):
             self._hook.remove()
-
-    on_exception = on_train_end

@@ -13,7 +13,7 @@ from tests.conftest import SMALL_FILES, SmallNetwork, cases, load, make_folder, 
 PLAIN = ["--data.flip=false", "--data.crop_scale=null", "--data.batch_size=8"]
 FOLDER = ["--data=FolderDataModule", "--data.root=images", *SMALL_FILES, *PLAIN]
 HEAD = ["--model.freeze=backbone", "--model.weights=weights.pth"]
-CACHED = [*HEAD, "--trainer.callbacks+=examples.recipes.cached_features.CachedFeatures"]
+CACHED = [*HEAD, "--model=examples.recipes.cached_features.CachedFeatures"]
 
 
 @pytest.fixture
@@ -36,6 +36,8 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
     assert read == sum(len(data) for data in cli.datamodule.splits.values()) == 48
     paths = [Path("runs") / name for name in ("each_time", "once")]
     each_time, once = (load(path / "checkpoints" / "best.ckpt")["state_dict"] for path in paths)
+    checkpoint = load(paths[1] / "checkpoints" / "best.ckpt")
+    assert checkpoint["about"]["model"] == "ImageClassifier"  # which opens it without --import
     for name, value in each_time.items():
         torch.testing.assert_close(once[name], value, rtol=1e-4, atol=1e-5)
     assert not torch.equal(once["network.fc.weight"], load(Path("weights.pth"))["fc.weight"])

@@ -89,7 +89,7 @@ ROWS = {
     "cached features": Row(
         "--model.freeze=backbone --model.weights=weights.pth --data.flip=false"
         " --data.crop_padding=0 --data.cutout=0"
-        " --trainer.callbacks+=examples.recipes.cached_features.CachedFeatures"
+        " --model=examples.recipes.cached_features.CachedFeatures"
     ),
     "several labels": Row(" ".join([*MULTILABEL, *PAIRS[:1]]), (3,)),
     "LoRA": Row("--model=examples.lora.LoRAClassifier --model.rank=2", network=vit, slow=True),

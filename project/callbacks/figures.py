@@ -46,16 +46,16 @@ class FirstBatchPlot(Callback):
         self, trainer: Trainer, pl_module: Any, batch: Sequence[Tensor], batch_idx: int
     ) -> None:
         """Draws the first ``count`` images of the run's first batch."""
-        if trainer.global_step > 0 or batch_idx > 0:
-            return
         images, labels = batch[0], batch[1]
-        if images.dim() == 4:  # not features, computed before
+        is_first = trainer.global_step == 0 and batch_idx == 0
+        if not is_first or images.dim() != 4:  # such as features in place of images
+            return
 
-            def draw() -> Figure:  # reading from the device waits, so only if a logger draws
-                names = [pl_module.label_names(label) for label in labels[: self.count].cpu()]
-                return plots.image_grid(images[: self.count].unbind(), names)
+        def draw() -> Figure:  # reading from the device waits, so only if a logger draws
+            names = [pl_module.label_names(label) for label in labels[: self.count].cpu()]
+            return plots.image_grid(images[: self.count].unbind(), names)
 
-            log_figure(trainer, "train/first_batch", draw)
+        log_figure(trainer, "train/first_batch", draw)
 
 
 class ConfusionMatrixPlot(Callback):

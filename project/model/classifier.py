@@ -16,7 +16,6 @@ from lightkeeper.images import (
     classifier_callbacks,
     load_model,
     predict_files,
-    read_weights,
     require_class_names,
 )
 from lightning.pytorch import Callback, LightningModule
@@ -41,10 +40,10 @@ from project.model.metrics import (
 )
 from project.model.networks import (
     build_network,
-    detect_memory_format,
+    default_arch,
     head,
+    prepare_network,
     set_memory_format,
-    with_channels,
 )
 from project.model.normalize import Normalization
 from project.model.optimizers import build_optimizer
@@ -113,7 +112,6 @@ class ImageClassifier(LightningModule):
     """True if each image has one class; otherwise any number: labels (N, classes) of 0 and 1."""
     not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
     """Arguments that a checkpoint leaves out: classes, and files that may be gone."""
-    read_weights = staticmethod(read_weights)
 
     def __init__(
         self,
@@ -137,8 +135,7 @@ class ImageClassifier(LightningModule):
         exact_evaluation: bool | None = None,
     ) -> None:
         super().__init__()
-        if arch is None:
-            arch = "resnet9_slim" if preprocessing["crop"] < 64 and weights is None else "resnet18"
+        arch = default_arch(preprocessing, weights) if arch is None else arch
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
         self.hparams["model"] = type(self).__name__  # all that a file of weights alone says of it
         if "arch" in self.hparams:  # not where a subclass decides on the network
@@ -152,37 +149,26 @@ class ImageClassifier(LightningModule):
         self.compile_network = compile
         self.test_time_augmentation = test_time_augmentation
         self.exact_evaluation = exact_evaluation
-        num_classes = len(class_names)
-        channels = len(preprocessing["mean"])
-        self.network = with_channels(build_network(arch, num_classes, arch_args), channels)
-        black = torch.zeros(2, channels, preprocessing["crop"], preprocessing["crop"])
-        self.memory_format = detect_memory_format(self.network, arch, num_classes, black)
+        self.network = build_network(arch, len(class_names), arch_args)
+        self.memory_format = prepare_network(self.network, arch, len(class_names), preprocessing)
         if weights is not None:
             start_from(self.network, arch, weights, class_names)
         self.frozen = freeze
         if freeze is not None:
-            freeze_layers(self.network, freeze, num_classes)
+            freeze_layers(self.network, freeze, len(class_names))
         self.normalization = Normalization(preprocessing)
         metrics = self.configure_metrics()
         trained = {name: metrics[name] for name in metrics if name in ("loss", "accuracy")}
-        self.train_metrics = copy.deepcopy(SetMetrics(trained))
+        self.train_metrics = SetMetrics(trained)
         self.val_metrics = SetMetrics(metrics)
-        self.test_metrics = copy.deepcopy(self.val_metrics)
+        self.test_metrics = SetMetrics(metrics)
         self.results: dict[str, Results] = {}
         self.predictions: Predictions | None = None
         self.about: dict[str, Any] = {}
         self.thresholds: dict[str, float] | None = None
-        self._is_fitting = False
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalises images, (N, channels, height, width), and returns logits, (N, classes).
-
-        Features, float (N, features), go through the head alone.
-        """
-        if images.dim() == 2:  # features, computed before
-            layer = self.network_head
-            with torch.autocast(images.device.type, enabled=False):  # as in evaluation
-                return cast(Tensor, layer(images.to(layer.weight.dtype)))
+        """Normalises images, (N, channels, height, width), and returns logits, (N, classes)."""
         if images.dtype != (pixels := self.normalization.pixels):
             raise TypeError(
                 f"images must be {pixels}, got {images.dtype}; see torchvision's to_dtype"
@@ -198,20 +184,15 @@ class ImageClassifier(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Prepares the loss, which may need to know the data, and compiles the network."""
-        self._is_fitting = stage == "fit"
         if stage != "fit":
             return
-        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        if any(isinstance(part, ModelPruning) for part in callbacks):  # which flattens weights
+        trainer: Any = self.trainer
+        if any(isinstance(part, ModelPruning) for part in trainer.callbacks):  # flattens weights
             self.memory_format = set_memory_format(self.network, torch.contiguous_format)
         if prepare := getattr(self.criterion, "prepare", None):
-            prepare(self.trainer.datamodule, self.class_names)  # type: ignore[attr-defined]
+            prepare(trainer.datamodule, self.class_names)
         if self.compile_network:
             self.network.compile()  # in place, so that the names of the weights stay
-
-    def teardown(self, stage: str) -> None:
-        """Evaluates exactly after training."""
-        self._is_fitting = False
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Updates the metrics and returns the mean loss."""
@@ -226,7 +207,9 @@ class ImageClassifier(LightningModule):
     ) -> Tensor:
         """Updates the metrics and returns logits, float (N, classes), of one view."""
         images, labels = batch[0], batch[1]
-        logits = self.evaluation_logits(images)
+        # exact results would take GPUs several times as long
+        is_fast = images.device.type == "cuda" and self.trainer.state.fn == "fit"
+        logits = self.evaluation_logits(images, exact=not is_fast)
         self.measure("val", logits, labels, self.evaluation_loss(logits, labels))
         return logits
 
@@ -285,13 +268,10 @@ class ImageClassifier(LightningModule):
         if split != "train":  # where looking would wait for the device
             known = labels.view(len(labels), -1).amax(1) >= 0
             logits, labels, losses = logits[known], labels[known], losses[known]
-        self.metrics_of(split).update(self.probabilities(logits), labels, losses)
+        metrics: SetMetrics = getattr(self, f"{split}_metrics")
+        metrics.update(self.probabilities(logits), labels, losses)
 
-    def metrics_of(self, split: Split) -> SetMetrics:
-        """Returns ``train_metrics``, ``val_metrics`` or ``test_metrics``."""
-        return cast(SetMetrics, getattr(self, f"{split}_metrics"))
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time, as each step's would take longer."""
         if is_logged(self.trainer):
             numbers = self.train_metrics.numbers(self.train_metrics.conclude()).items()
@@ -300,23 +280,23 @@ class ImageClassifier(LightningModule):
             self.log_dict(values, prog_bar=True)
 
     @property
-    def _evaluated(self) -> Split:
-        return "test" if self.trainer.testing else "val"
+    def _evaluated(self) -> SetMetrics:
+        return self.test_metrics if self.trainer.testing else self.val_metrics
 
     def on_validation_epoch_start(self) -> None:
         """Forgets an evaluation that was stopped."""
-        self.metrics_of(self._evaluated).conclude()
+        self._evaluated.conclude()
 
     def on_validation_batch_start(
-        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self, batch: object, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Measures each loader by itself."""
-        self.metrics_of(self._evaluated).begin_loader(dataloader_idx)
+        self._evaluated.begin_loader(dataloader_idx)
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics of the whole evaluation, and keeps them in ``results``."""
-        split = self._evaluated
-        results = self.metrics_of(split).conclude()
+        split = "test" if self.trainer.testing else "val"
+        results = self._evaluated.conclude()
         monitors = [getattr(part, "monitor", None) for part in self.trainer.checkpoint_callbacks]
         for name, value in self.val_metrics.numbers(results).items():
             self.log(
@@ -372,10 +352,11 @@ class ImageClassifier(LightningModule):
         """Builds the model of a checkpoint, which imports and runs nothing: ``load_model``."""
         return load_model(cls, checkpoint_path, map_location, hparams_file, strict, **kwargs)
 
-    def evaluation_logits(self, images: Tensor, views: Views | None = None) -> Tensor:
-        """Returns exact logits, averaged over views of each image, unless training is faster."""
-        is_slow = self._is_fitting and images.device.type == "cuda"  # several times in float32
-        exact = not is_slow if self.exact_evaluation is None else self.exact_evaluation
+    def evaluation_logits(
+        self, images: Tensor, views: Views | None = None, exact: bool = True
+    ) -> Tensor:
+        """Returns logits, averaged over views; ``exact_evaluation`` may decide how exact."""
+        exact = exact if self.exact_evaluation is None else self.exact_evaluation
         return mean_logits(partial(exact_logits, self, exact=exact), images, views)
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -400,9 +381,7 @@ class ImageClassifier(LightningModule):
 
     def label_names(self, label: Tensor) -> str:
         """Names the class of an image, int64 (), or all classes that it has a share of."""
-        if label.dim() == 0:
-            return self.class_names[label]
-        positions = (label > 0).nonzero().flatten()
+        positions = label[None] if label.dim() == 0 else (label > 0).nonzero().flatten()
         return " ".join(self.class_names[position] for position in positions)
 
     def predict_files(self, paths: Sequence[str | Path], batch_size: int = 64) -> list[Prediction]:
@@ -412,8 +391,7 @@ class ImageClassifier(LightningModule):
     @property
     def network_head(self) -> nn.Linear | nn.Conv2d:
         """The network's last layer, which maps features to logits: linear, or a 1x1 convolution."""
-        *_, layer = head(self.network, len(self.class_names)).values()
-        return cast(nn.Linear, layer)
+        return cast(nn.Linear, [*head(self.network, len(self.class_names)).values()][-1])
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Returns logits and features, the head's input, of one uncompiled forward pass."""

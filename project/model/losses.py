@@ -1,4 +1,4 @@
-"""The training loss: cross entropy, or any class or function that returns each image's loss."""
+"""The training loss: cross entropy, or any class or function of logits and labels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Loss = nn.Module | Callable[..., Any]
-"""Takes logits, (N, classes), and labels, int64 (N,) or soft, (N, classes); returns (N,)."""
+"""Takes logits, (N, classes), and labels, int64 (N,) or soft, (N, classes); returns (N,), or the mean."""
 
 
 class CrossEntropy(nn.Module):

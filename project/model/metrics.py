@@ -6,6 +6,7 @@ integers, which add up to the same in any order, so that metrics do not depend o
 into batches and processes.
 """
 
+import copy
 from collections.abc import Mapping
 from operator import mul
 from typing import Any
@@ -24,14 +25,15 @@ Results = dict[str, Any]
 
 
 class SetMetrics(MetricCollection):
-    """The metrics of a set, of which ``loss`` takes losses, and all others take labels.
+    """Copies of metrics for a set, of which ``loss`` takes losses, and all others take labels.
 
     torchmetrics' own gives all the same arguments, and merges metrics whose states agree after the
     first batch.
     """
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
-        super().__init__({**metrics}, compute_groups=False)
+        own = {name: copy.deepcopy(metric) for name, metric in metrics.items()}
+        super().__init__({**own}, compute_groups=False)
         self._loader = 0
         self._earlier: Results = {}
         self._is_empty = True

@@ -11,8 +11,8 @@ from typing import Any, cast
 import torch
 import torchvision
 from lightkeeper.exact import UserError
-from lightkeeper.images import allow_module
-from torch import Tensor, nn
+from lightkeeper.images import Preprocessing, allow_module
+from torch import nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]
 from torchvision.models.resnet import ResNet
 
@@ -33,6 +33,11 @@ _SMALL: dict[str, Callable[..., nn.Module]] = {
 def torchvision_names() -> list[str]:
     """Returns the names of torchvision's classification networks."""
     return list_models(module=torchvision.models)
+
+
+def default_arch(preprocessing: Preprocessing, weights: str | None) -> str:
+    """Returns a small network for small images, unless there are weights for a large one."""
+    return "resnet9_slim" if preprocessing["crop"] < 64 and weights is None else "resnet18"
 
 
 def is_path(arch: str) -> bool:
@@ -150,7 +155,7 @@ def _unknown(arch: str) -> UserError:
     return UserError(f"--model.arch: there is no network '{arch}'; {advice}")
 
 
-def with_channels(network: nn.Module, channels: int) -> nn.Module:
+def set_channels(network: nn.Module, channels: int) -> None:
     """Changes the first convolution from RGB to other channels, with new weights of equal scale."""
     first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
     if first is not None and first.in_channels == 3 != channels:
@@ -158,7 +163,6 @@ def with_channels(network: nn.Module, channels: int) -> nn.Module:
         shape = (first.out_channels, channels, *first.kernel_size)
         first.weight = nn.Parameter(deviation * torch.randn(shape))
         first.in_channels = channels
-    return network
 
 
 def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
@@ -180,20 +184,26 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
     )
 
 
-def detect_memory_format(
-    network: nn.Module, arch: str, num_classes: int, images: Tensor
+def prepare_network(
+    network: nn.Module, arch: str, num_classes: int, preprocessing: Preprocessing
 ) -> torch.memory_format:
-    """Tries a network on two images and converts its weights to the memory format that works.
+    """Gives a network its channels, tries it, and returns the memory format that works.
 
     ``channels_last``, nearly always the faster one, comes first; code with ``view`` may only accept
-    the other. Lazy layers are initialised; nothing else changes.
+    the other. Weights are converted to it and lazy layers initialised; nothing else changes.
+
+    Raises:
+        UserError: The network does not accept such images, or does not return logits.
     """
+    channels = len(preprocessing["mean"])
+    crop = preprocessing["crop"]
+    set_channels(network, channels)
     network.eval()
-    like = next(network.parameters(), images)
-    images = images.to(like.device, like.dtype)
+    like = next(network.parameters(), torch.zeros(()))
+    images = torch.zeros(2, channels, crop, crop, device=like.device, dtype=like.dtype)
     layout = torch.channels_last
     problem = (
-        f"--model.arch: {arch} does not accept images of {images.shape[-1]} pixels; choose another"
+        f"--model.arch: {arch} does not accept images of {crop} pixels; choose another"
         " --data.image_size or --model.arch"
     )
     with torch.no_grad(), _one_line_errors(problem, is_own=is_path(arch)):

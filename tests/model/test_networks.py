@@ -6,6 +6,7 @@ import pytest
 import torch
 import torchvision
 from lightkeeper.exact import UserError
+from lightkeeper.images import Preprocessing
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import SGD
@@ -13,7 +14,7 @@ from torchvision.models import list_models  # type: ignore[attr-defined]  # not 
 
 from project.model import ImageClassifier
 from project.model.freezing import blocks
-from project.model.networks import build_network, detect_memory_format, head
+from project.model.networks import build_network, head, prepare_network
 from tests.conftest import cases
 from tests.model.test_classifier import make_images
 
@@ -71,6 +72,10 @@ def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
     )  # timm's may have a norm
 
 
+def of_size(crop: int) -> Preprocessing:
+    return Preprocessing(resize=crop, crop=crop, mean=[0.5] * 3, std=[0.25] * 3)
+
+
 class Tiny(nn.Module):
     """Flattens by a view, which takes one memory format alone, and learns its width from the first images."""
 
@@ -87,15 +92,12 @@ class Tiny(nn.Module):
 
 def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_their_shapes():
     network: Any = build_network(f"{__name__}.Tiny", 5)
-    assert (
-        detect_memory_format(network, "Tiny", 5, torch.zeros(2, 3, 16, 16))
-        is torch.contiguous_format
-    )
+    assert prepare_network(network, "Tiny", 5, of_size(16)) is torch.contiguous_format
     assert network.head.weight.shape == (5, 4 * 7 * 7)
     assert (network.training, network.norm.num_batches_tracked) == (True, 0)
     assert list(head(network, 5)) == ["head"]
     half = nn.Sequential(nn.Conv2d(3, 5, 8), nn.Flatten()).bfloat16()
-    assert detect_memory_format(half, "half", 5, torch.zeros(2, 3, 8, 8)) is torch.channels_last
+    assert prepare_network(half, "half", 5, of_size(8)) is torch.channels_last
     with pytest.raises(UserError, match="no linear or convolutional layer with 9 outputs"):
         head(network, 9)
 
@@ -148,7 +150,7 @@ def failing(num_classes, fail_later=False):
 )
 def test_a_network_that_cannot_be_used_is_an_error_of_one_line(arch, args, complaint):
     with pytest.raises(UserError, match=complaint) as error:
-        detect_memory_format(build_network(arch, 5, args), arch, 5, torch.zeros(2, 3, 8, 8))
+        prepare_network(build_network(arch, 5, args), arch, 5, of_size(8))
     assert "\n" not in str(error.value)
 
 
@@ -157,9 +159,7 @@ def test_a_bug_in_a_network_of_the_users_keeps_its_traceback():
     with pytest.raises(RuntimeError, match="a bug of the user's"):
         build_network(arch, 5)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        detect_memory_format(
-            build_network(arch, 5, {"fail_later": True}), arch, 5, torch.zeros(2, 3, 8, 8)
-        )
+        prepare_network(build_network(arch, 5, {"fail_later": True}), arch, 5, of_size(8))
 
 
 def test_the_cifar_stem_keeps_the_resolution_and_is_drawn_as_torchvision_draws_convolutions():

@@ -1,6 +1,7 @@
-"""The README's script runs as it stands, and goes on where it was stopped."""
+"""The README's script runs as it stands, and goes on where it was stopped; names of the changelog exist."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,15 @@ def test_the_script_of_the_readme_trains_and_resumes(tmp_path, monkeypatch):
             (names["trainer"].global_step, "val/accuracy" in names["trainer"].callback_metrics)
         )
     assert steps == [(3, True), (6, True)]
+
+
+def test_a_project_finds_the_names_of_before_where_the_changelog_says():
+    text = (README.parent / "CHANGELOG.md").read_text()
+    rows = re.findall(r"^\| (`.*`) \| `(lightkeeper\.\w+)` \|$", text, re.MULTILINE)
+    found = {name for names, part in rows for name in re.findall(r"`(\w+)`", names)}
+    assert len(found) == 19  # all that project.engine had, but ClassifierModule
+    for names, part in rows:
+        for name in re.findall(r"`(\w+)`", names):
+            assert getattr(import_module(part), name)
+    for part, name in re.findall(r"`(lightkeeper\.\w+)\.(\w+)[`(]", text):
+        assert getattr(import_module(part), name)

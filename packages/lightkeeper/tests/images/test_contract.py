@@ -11,7 +11,7 @@ import torch
 import yaml
 from lightkeeper.exact import UserError
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from torch import nn
 
 from tests.toy import (
@@ -153,18 +153,37 @@ def test_callbacks_have_the_state_of_the_tested_checkpoint(workplace):
     assert callback.tested == [load(BEST)["global_step"]] != [load(LAST)["global_step"]]
 
 
+class Watch(Callback):
+    """Keeps the weights that are tested."""
+
+    def __init__(self) -> None:
+        self.tested: dict[str, Any] = {}
+
+    def on_test_start(self, trainer, pl_module) -> None:
+        weights = pl_module.state_dict().items()
+        self.tested = {name: value.clone() for name, value in weights}
+
+
+def require_average(tested: dict[str, Any], path: Path) -> None:
+    checkpoint = load(path)
+    assert differences(dict(checkpoint["state_dict"]), tested) == []
+    assert differences(checkpoint["current_model_state"], tested)
+
+
 def test_an_average_of_weights_is_tested_not_the_raw_ones(workplace):
-    tested: list[dict[str, Any]] = []
+    watch = Watch()
+    fit(callbacks=[EMAWeightAveraging(decay=0.5), watch])
+    require_average(watch.tested, BEST)
 
-    class Watch(Callback):
-        def on_test_start(self, trainer, pl_module) -> None:
-            weights = pl_module.state_dict().items()
-            tested.append({name: value.clone() for name, value in weights})
 
-    fit(callbacks=[EMAWeightAveraging(decay=0.5), Watch()])
-    best = load(BEST)
-    assert differences(dict(best["state_dict"]), tested[0]) == []
-    assert differences(best["current_model_state"], tested[0])
+def test_a_plain_trainer_tests_the_average_too_whose_callback_comes_before_the_models(workplace):
+    watch, saving = Watch(), ModelCheckpoint(".")
+    callbacks = [EMAWeightAveraging(decay=0.5), watch, saving]
+    trainer = toy_trainer(enable_checkpointing=True, callbacks=callbacks)
+    model, data = ToyClassifier(NAMES, PREPROCESSING), ToyData()
+    trainer.fit(model, datamodule=data)
+    trainer.test(model, data, saving.best_model_path, verbose=False, weights_only=True)
+    require_average(watch.tested, Path(saving.best_model_path))
 
 
 @cases("ours theirs", (ToyClassifier, LightningModule), (ToyData, LightningDataModule))

@@ -62,7 +62,7 @@ class DescribeCheckpoint(Callback):
         """Checks what a resumed run restores, and notes other data."""
         self.about = checkpoint.get(ABOUT, {})
         if not trainer.training:
-            keep_average(checkpoint)
+            keep_average(checkpoint, pl_module)
         if not (trainer.training and self.about):
             return
         require_restorable(trainer, pl_module, checkpoint)

@@ -362,7 +362,7 @@ class ImageDataModule(LightningDataModule, ABC):
             return batch
         if self.device_cache:
             batch = batch._replace(images=self._cached(self.split_in_use, batch.indices))
-        if self.split_in_use == "train" and batch.images.dim() == 4:  # no features
+        if self.split_in_use == "train":
             return self.transform_batch(self.augment(batch, self._position()[0]))
         return batch
 
