@@ -17,7 +17,6 @@ from lightkeeper.exact._plain import (
     Rule,
     plain,
     require_fit,
-    require_like,
     require_tree,
 )
 
@@ -176,48 +175,3 @@ def test_values_fit_the_annotations_of_constructors(annotation, right, wrong):
     for value in wrong:
         with pytest.raises(MisfitError):
             require_fit(value, annotation)
-
-
-EXAMPLE = {
-    "rate": 0.1,
-    "betas": (0.9, 0.999),
-    "foreach": None,
-    "nesterov": False,
-    "mode": "min",
-    "mean": torch.zeros(2, 3),
-    "best": torch.tensor(0.0),
-    "milestones": Counter([3, 5]),
-    "unknown": {},
-    "list": [],
-}
-
-
-@cases(
-    "change problem",
-    ({}, None),
-    ({"rate": 1, "foreach": True, "nesterov": None, "more": len}, None),
-    ({"milestones": Counter([4]), "unknown": {"a": "b"}, "list": [1, "x"]}, None),
-    ({"rate": "fast"}, "rate must be a number, got 'fast'"),
-    ({"rate": torch.zeros(1)}, "rate must be a number, got a tensor of torch.float32"),
-    ({"betas": (0.9,)}, "betas must have 2 values, got 1"),
-    ({"betas": [0.9, None]}, "betas.1 must be a number, got nothing"),
-    ({"foreach": []}, "foreach must be"),
-    ({"nesterov": 1}, "nesterov must be true or false or nothing, got 1"),
-    ({"mode": 3}, "mode must be text, got 3"),
-    ({"mean": torch.zeros(2)}, r"mean must be a tensor of the shape \(2, 3\), got"),
-    ({"mean": torch.zeros(1).expand(2, 3)}, "mean must be a tensor"),
-    ({"mean": torch.zeros(2, 3).to(torch.float8_e4m3fn)}, "mean must be a tensor"),
-    ({"best": 5}, r"best must be a tensor of the shape \(\), got 5"),
-    ({"milestones": {"a": []}}, "milestones.a must be a number"),
-)
-def test_a_state_is_like_that_of_a_new_object_or_the_message_says_where_not(change, problem):
-    if problem is None:
-        require_like(EXAMPLE | change, EXAMPLE)
-        return
-    with pytest.raises(MisfitError, match=problem):
-        require_like(EXAMPLE | change, EXAMPLE)
-
-
-def test_a_state_without_a_part_is_refused():
-    with pytest.raises(MisfitError, match="rate is missing"):
-        require_like({name: EXAMPLE[name] for name in EXAMPLE if name != "rate"}, EXAMPLE)

@@ -271,43 +271,6 @@ def _brief(value: object) -> str:
     return next((one for one, _, kinds in _KINDS.values() if isinstance(value, kinds)), "it")
 
 
-def require_like(value: object, example: object) -> None:
-    """Requires the structure of an example, such as the state of a new object.
-
-    A dict must have the keys of the example, a list its length, and a tensor its shape, unless the
-    example is empty. Numbers are alike; they or text may stand in place of None.
-
-    Raises:
-        MisfitError: The value has another structure.
-    """
-    if isinstance(example, dict | list | tuple):
-        require_fit(value, dict if isinstance(example, dict) else list)
-        for key, part, like in _pairs(value, example):
-            with inside(key):
-                require_like(part, like)
-    elif isinstance(example, Tensor):
-        if not is_sound(value) or value.shape != example.shape:
-            wanted = f"a tensor of the shape {tuple(example.shape)}"
-            raise MisfitError(f"must be {wanted}, got {_brief(value)}")
-    elif isinstance(example, str | bool):
-        require_fit(value, str if isinstance(example, str) else bool | None)
-    elif example is not None or not (is_sound(value) and value.numel() == 1):
-        require_fit(value, float | bool | str | None if example is None else float)
-
-
-def _pairs(value: Any, example: Any) -> list[tuple[object, object, object]]:
-    """Returns keys with the parts of a list or dict, and those of an example."""
-    if not isinstance(example, dict):
-        if example and len(value) != len(example):
-            raise MisfitError(f"must have {len(example)} values, got {len(value)}")
-        return [(place, *pair) for place, pair in enumerate(zip(value, example, strict=False))]
-    if not all(isinstance(key, str) for key in example):  # such as counts by epoch
-        return [(key, part, next(iter(example.values()))) for key, part in value.items()]
-    if missing := [key for key in example if key not in value]:
-        raise MisfitError("is missing", missing[0])
-    return [(key, value[key], like) for key, like in example.items()]
-
-
 def is_sound(value: object) -> TypeGuard[Tensor]:
     """Returns True for a tensor that has its numbers in memory, of a type to compute with."""
     return (

@@ -46,7 +46,7 @@ PRIVATE_NAMES = {
     # below as well
     f"{_EPOCH_LOOP}:_TrainingEpochLoop.reset": "31f50fa57a84",
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
-    # position_of, progress_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
+    # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
     # length_attributes: the schedule keeps its length under another name as well
     "torch.optim.lr_scheduler:OneCycleLR.__init__": "1271b0335061",
@@ -112,11 +112,6 @@ def reopen_epoch(checkpoint: dict[str, Any]) -> None:
     else:
         for counts in (epochs["current"], epochs["total"]):
             counts["processed"] = counts["completed"] = counts["started"] - 1
-
-
-def progress_of(trainer: Trainer) -> dict[str, Any]:
-    """Returns the counters that a trainer restores, as a checkpoint has them."""
-    return {"loops": {"fit_loop": trainer.fit_loop.state_dict()}}
 
 
 def length_attributes(schedule: Mapping[str, Any]) -> list[str]:

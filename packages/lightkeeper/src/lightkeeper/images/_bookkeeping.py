@@ -16,7 +16,7 @@ from ..exact._upstream import keep_average, length_attributes
 from ._checkpoint import ABOUT, About, keep_plain_options
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
 from ._predictions import CollectPredictions
-from ._resuming import require_optimizers, require_restorable
+from ._resuming import require_optimizers
 
 _LENGTH = "length"
 
@@ -29,9 +29,7 @@ def classifier_callbacks(trainer: Trainer) -> list[Callback]:
 
 
 class DescribeCheckpoint(Callback):
-    """Adds to each checkpoint what it says of itself, and checks one that a run resumes from.
-
-    Checks before Lightning and torch take its values over, if it comes before callbacks that do.
+    """Adds to each checkpoint what it says of itself, and compares data that a run resumes with.
 
     Attributes:
         about: What the checkpoint that was loaded last says of itself.
@@ -59,13 +57,12 @@ class DescribeCheckpoint(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
-        """Checks what a resumed run restores, and notes other data."""
+        """Notes other data than the checkpoint was trained with."""
         self.about = checkpoint.get(ABOUT, {})
         if not trainer.training:
             keep_average(checkpoint)
         if not (trainer.training and self.about):
             return
-        require_restorable(trainer, pl_module, checkpoint)
         if change := change_of_data(self.about, getattr(trainer, "datamodule", None)):
             rank_zero_only(note)(
                 f"the data has changed since this run was stopped, {change}; what this epoch has left"
@@ -88,7 +85,7 @@ class Bookkeeping(Callback):
     """
 
     _length = ""
-    _states: tuple[Sequence[Any], Sequence[Any]] | None = None
+    _states: Sequence[object] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Converts the model to double precision before weights are loaded, not after, if asked."""
@@ -117,7 +114,7 @@ class Bookkeeping(Callback):
             for state in checkpoint.get("lr_schedulers", ()):
                 for name in length_attributes(state):
                     del state[name]
-        self._states = (checkpoint["optimizer_states"], checkpoint["lr_schedulers"])
+        self._states = checkpoint.get("optimizer_states")
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuses to watch a metric that validation does not log, before an epoch is lost.
@@ -139,9 +136,9 @@ class Bookkeeping(Callback):
                 )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks what the optimizers and schedules of a resumed run will get."""
+        """Checks what the optimizers of a resumed run will get."""
         if self._states is not None:
-            require_optimizers(trainer, *self._states)
+            require_optimizers(trainer, self._states)
         self._states = None
 
     def on_train_batch_start(

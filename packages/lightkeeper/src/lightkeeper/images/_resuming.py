@@ -1,213 +1,81 @@
 """Checks of what a run resumes from, before Lightning and torch take it over as it is."""
 
 from collections.abc import Mapping, Sequence
-from copy import copy
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.optim import LBFGS, Adafactor, Optimizer
 
-from ..exact._checkpoint_io import Checkpoint
-from ..exact._errors import first_sentence
-from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit, require_like
-from ..exact._upstream import progress_of
+from ..exact._plain import MisfitError, inside, is_sound, require_fit
 from ._checkpoint import damaged
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
 """Optimizers of torch whose states do not have the shapes of their parameters."""
 _NUMBERS = ("step", "eta", "mu", "mu_product")
 """States of torch's optimizers that are one number for each parameter."""
-_OF_SCHEDULES = ("last_epoch", "base_lrs", "_last_lr", "_step_count")
-"""What all schedules have; what those of others have besides, they know."""
-_MISFIT = "does not fit this run"
-
-_Count = Annotated[int, Rule("a whole number from 0", lambda count: count >= 0)]
-_FromZero = Annotated[Any, Rule("a number from 0", lambda x: _is_number(x) and x >= 0)]
-_Place = Annotated[Any, Rule("a whole number or names", lambda value: _is_place(value))]
-_Score = Annotated[Any, Rule("a number", lambda x: x is None or _is_number(x))]
 
 
-class _Kept(TypedDict):
-    """The types of what a ModelCheckpoint keeps."""
+class Resumable(TypedDict):
+    """The types of what the command ``fit`` resumes."""
 
-    best_model_score: _Score
-    best_model_path: str
-    current_score: NotRequired[_Score]
-    dirpath: NotRequired[str | None]
-    best_k_models: NotRequired[dict[str, _Score]]
-    kth_best_model_path: NotRequired[str]
-    kth_value: NotRequired[_Score]
-    last_model_path: NotRequired[str]
-
-
-class _Facts(TypedDict):
-    """The types of what a resumed run takes from a checkpoint's description."""
-
-    images: dict[str, int]
-    processes: int
-    selection: dict[str, str] | None
-    versions: dict[str, str]
-
-
-class Restorable(TypedDict):
-    """The types of what a trainer restores."""
-
-    about: _Facts
-    epoch: _Count
-    global_step: _Count
+    epoch: int
+    global_step: int
     loops: dict[str, dict[str, Any]]
     callbacks: dict[str, Any]
     optimizer_states: list[dict[str, Any]]
     lr_schedulers: list[dict[str, Any]]
-    metric_states: NotRequired[list[dict[str, dict[str, Tensor]]]]
-
-
-class Resumable(Restorable):
-    """The types of what the command ``fit`` resumes, which takes more from a checkpoint."""
-
-    loggers: NotRequired[dict[str, dict[str, _Place]]]
+    loggers: NotRequired[dict[str, dict[str, Any]]]
     should_stop: bool
     newest_metrics: dict[str, float]
 
 
-def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Checkpoint) -> None:
-    """Requires what the loops, callbacks, metrics and averages of a run can take over."""
-    with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
-        require_fit(checkpoint, Restorable)
-        require_like(checkpoint, progress_of(trainer))
-        _require_counts(checkpoint, progress_of(trainer))
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
-        for callback in callbacks:
-            if (key := callback.state_key) in checkpoint["callbacks"]:
-                with inside("callbacks", type(callback).__name__):
-                    _require_state_of(callback, checkpoint["callbacks"][key])
-        _require_average(model, checkpoint)
-        precision = trainer.precision_plugin
-        if (key := type(precision).__qualname__) in checkpoint:
-            with inside(key):
-                require_like(checkpoint[key], precision.state_dict())
+class _Group(TypedDict):
+    params: list[int]
 
 
-def _require_average(model: LightningModule, checkpoint: Checkpoint) -> None:
-    averaging = {"n_averaged": torch.tensor(0)}
-    for key, expected in {
-        "current_model_state": model.state_dict(),
-        "averaging_state": averaging,
-    }.items():
-        if key in checkpoint:
-            with inside(key):
-                _require_tensors(checkpoint[key], expected)
+class _State(TypedDict):
+    """The types of an optimizer's state."""
+
+    state: dict[int, dict[str, Any]]
+    param_groups: list[_Group]
 
 
-def _require_counts(value: Any, example: Mapping[str, object]) -> None:
-    """Requires whole numbers from 0 where an example has whole numbers."""
-    for key, like in example.items():
-        with inside(key):
-            if isinstance(like, Mapping):
-                _require_counts(value[key], like)
-            elif isinstance(like, int) and not isinstance(like, bool):
-                require_fit(value[key], _Count)
+def require_optimizers(trainer: Trainer, states: Sequence[object]) -> None:
+    """Requires states of the shapes of the parameters that the optimizers of a run have.
 
-
-def _require_state_of(callback: Callback, state: Any) -> None:
-    """Requires a state of Lightning's callbacks; those of others know what they saved."""
-    if isinstance(callback, ModelCheckpoint):
-        require_fit(state, _Kept)
-    elif type(callback).load_state_dict.__module__.startswith("lightning.pytorch"):
-        require_like(state, callback.state_dict())
-        _try_to_load(callback, state)
-
-
-def _try_to_load(restored: Any, state: Any) -> None:
-    """Lets a copy load a state, which may be of the right types and have no meaning."""
-    try:
-        copy(restored).load_state_dict(state)
-    except (LookupError, TypeError, ValueError) as error:
-        raise MisfitError(f"cannot be restored ({first_sentence(error)})") from error
-
-
-def _require_tensors(saved: Any, expected: Mapping[str, object]) -> None:
-    """Requires tensors of certain names and shapes, and no others."""
-    require_fit(saved, dict[str, Tensor])
-    if unknown := saved.keys() - expected.keys():
-        raise MisfitError("is unknown", *unknown)
-    for name, tensor in expected.items():
-        if isinstance(tensor, Tensor):
-            value = saved.get(name)
-            if not (is_sound(value) and value.shape == tensor.shape):
-                raise MisfitError(f"must be a tensor of the shape {tuple(tensor.shape)}", name)
-
-
-def require_optimizers(trainer: Trainer, states: Sequence[Any], schedules: Sequence[Any]) -> None:
-    """Requires states that the optimizers and schedules of a run can take over."""
-    with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
+    torch compares no shapes, and its fused optimizers would write beyond the end of a tensor.
+    """
+    with damaged(f"'{trainer.ckpt_path}'", "does not fit this run"):
         if len(states) != len(trainer.optimizers):
             raise MisfitError(f"must be {len(trainer.optimizers)}", "optimizer_states")
         for place, optimizer in enumerate(trainer.optimizers):
             with inside("optimizer_states", place):
                 _require_optimizer(states[place], optimizer)
-        pairs = zip(schedules, trainer.lr_scheduler_configs, strict=False)
-        for place, (state, config) in enumerate(pairs):
-            with inside("lr_schedulers", place):
-                _require_schedule(state, config.scheduler)
 
 
-def _require_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
-    """Requires the structure of an optimizer's groups, and states that fit its parameters."""
+def _require_optimizer(saved: Any, optimizer: Optimizer) -> None:
+    """Requires the same parameters in each group, and states that fit them."""
+    require_fit(saved, _State)
     groups = optimizer.state_dict()["param_groups"]
-    require_like(state, {"state": {}, "param_groups": groups})
+    numbers = [[*group["params"]] for group in groups]
+    if [[*group["params"]] for group in saved["param_groups"]] != numbers:
+        raise MisfitError("has other parameters", "param_groups")
     has_shapes = type(optimizer).__module__.startswith("torch.optim") and not isinstance(
         optimizer, _OTHER_SHAPES
     )
-    for place, (saved, group) in enumerate(
-        zip(state["param_groups"], optimizer.param_groups, strict=True)
-    ):
-        if [*saved["params"]] != groups[place]["params"]:
-            raise MisfitError("has other parameters", "param_groups", place)
-        with inside("state"):
-            states = {number: state["state"].get(number, {}) for number in saved["params"]}
-            require_fit(states, dict[Any, dict[str, Any]])
-            if has_shapes or group.get("fused"):  # which would write beyond the end of a tensor
-                _require_shapes(states, group["params"])
+    for group, numbered in zip(optimizer.param_groups, numbers, strict=True):
+        if has_shapes or group.get("fused"):
+            for number, parameter in zip(numbered, group["params"], strict=True):
+                with inside("state", number):
+                    _require_shapes(saved["state"].get(number, {}), parameter)
 
 
-def _require_shapes(states: dict[Any, dict[str, Any]], parameters: Sequence[Tensor]) -> None:
-    """Requires the same names for all parameters that have a state, and tensors of their shapes."""
-    names = dict.fromkeys(name for state in states.values() for name in state)
-    for (number, state), parameter in zip(states.items(), parameters, strict=False):
-        for name in names if state else ():
-            value = state.get(name)
-            with inside(number, name):
-                if name in _NUMBERS:
-                    require_fit(value, _FromZero)
-                else:
-                    require_like(value, parameter)
-
-
-def _require_schedule(state: dict[str, Any], schedule: Any) -> None:
-    """Requires values like those of a new schedule, of which a class may keep more or fewer."""
-    example = {name: value for name, value in schedule.state_dict().items() if name in state}
-    is_theirs = type(schedule).__module__.startswith(("torch.optim", "lightning.pytorch"))
-    if not is_theirs:
-        # what a class of others begins without, and how long its lists become, it alone knows
-        example = {
-            name: type(value)() if isinstance(value, list | dict) else value
-            for name, value in example.items()
-            if value is not None and name not in _OF_SCHEDULES
-        } | {name: example[name] for name in _OF_SCHEDULES if name in example}
-    require_like(state, example)
-    if is_theirs:
-        _try_to_load(schedule, state)
-
-
-def _is_place(value: object) -> bool:
-    is_names = isinstance(value, list) and all(isinstance(name, str) for name in value)
-    return is_names or (type(value) is int and value >= 0)
-
-
-def _is_number(value: object) -> bool:
-    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_plain or (is_sound(value) and value.numel() == 1)
+def _require_shapes(state: Mapping[str, object], parameter: Tensor) -> None:
+    for name, value in state.items():
+        is_number = name in _NUMBERS and isinstance(value, int | float)
+        fits = is_sound(value) and (
+            value.numel() == 1 if name in _NUMBERS else value.shape == parameter.shape
+        )
+        if not (is_number or fits):
+            raise MisfitError("does not have the shape of its parameter", name)
