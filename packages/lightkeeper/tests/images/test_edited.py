@@ -17,7 +17,7 @@ OTHERS = (
     *(None, 5, 0.5, -1, "text", [1], {"a": 1}, GONE),
     *(torch.zeros(1), torch.zeros(3).to(torch.float8_e4m3fn)),
 )
-READ = ("about", "hyper_parameters", "state_dict", "pytorch-lightning_version")
+READ = ("about", "hyper_parameters", "state_dict")
 Place = tuple[Any, ...]
 
 

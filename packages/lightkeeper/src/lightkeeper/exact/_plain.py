@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import NoneType, UnionType
 from typing import (
-    Annotated,
     Any,
     Literal,
-    NamedTuple,
     NotRequired,
     TypeGuard,
     Union,
@@ -57,13 +55,6 @@ class MisfitError(ValueError):
         super().__init__(f"{where} {problem}" if place else problem)
         self.problem = problem
         self.place = place
-
-
-class Rule(NamedTuple):
-    """A condition on a value, for ``Annotated``, and its words after "must be"."""
-
-    words: str
-    holds: Callable[[Any], bool]
 
 
 @contextmanager
@@ -178,10 +169,8 @@ def require_fit(value: object, annotation: object) -> None:
     origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
     if origin in (Union, UnionType):
         _require_any(value, annotation)
-    elif origin in (Annotated, NotRequired):
+    elif origin is NotRequired:
         require_fit(value, arguments[0])
-        if origin is Annotated and not arguments[1].holds(value):
-            raise MisfitError(f"must be {in_words(annotation)}, got {_brief(value)}")
     elif not _is_kind(value, origin, arguments):
         raise MisfitError(f"must be {in_words(annotation)}, got {_brief(value)}")
     elif isinstance(value, dict) and is_typeddict(origin):
@@ -250,8 +239,6 @@ def _is_accepted(value: object, kind: Callable[[Any], object]) -> bool:
 def in_words(annotation: object) -> str:
     """Describes the values that an annotation allows, for a message after "must be"."""
     origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
-    if origin is Annotated:
-        return str(arguments[1].words)
     if origin is Literal:
         return listed(map(repr, arguments), word="or")
     if origin in (Union, UnionType):

@@ -6,13 +6,12 @@ and the metrics it had reached. All of it is plain data, so that ``torch.load(..
 weights_only=True)`` reads the whole file.
 """
 
-import re
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import torch
 from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hparams_from_yaml
@@ -22,7 +21,7 @@ from torch.serialization import safe_globals
 from ..exact._checkpoint_io import AtomicCheckpointIO, Checkpoint, read_file
 from ..exact._errors import UserError, listed
 from ..exact._non_finite import require_finite
-from ..exact._plain import MisfitError, Rule, inside, is_sound, require_fit
+from ..exact._plain import MisfitError, inside, is_sound, require_fit
 from ._downloads import fetch_weights
 from ._preprocessing import Preprocessing, is_preprocessing
 from ._settings import remembered
@@ -37,9 +36,6 @@ About = Checkpoint
 _VERSION = "pytorch-lightning_version"
 _OPTIONS = "hyper_parameters"
 _OPTIONS_OF_ALL = (_OPTIONS, "datamodule_hyper_parameters")
-_Version = Annotated[
-    str, Rule("a version", lambda text: re.fullmatch(r"[2-9](\.\d+)+([.\w]*\d)?", text) is not None)
-]
 
 
 class _Data(TypedDict):
@@ -91,11 +87,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         )
     with damaged(f"'{path}'"):
         require_fit(checkpoint, _Contents)
-        with inside(_VERSION):  # by which Lightning migrates it
-            require_fit(checkpoint.get(_VERSION, "2.0"), _Version)
-        about = checkpoint[ABOUT]
-        if (thresholds := about.get("thresholds")) and {*about["class_names"]} - {*thresholds}:
-            raise MisfitError("must have each class", ABOUT, "thresholds")
         with inside("state_dict"):
             _require_sound(checkpoint["state_dict"], path)
     return checkpoint

@@ -12,7 +12,7 @@ from ._metadata import ORIENTATION, SIDEWAYS
 
 # tags of TIFF files that Pillow has no name for, and values of them
 _INKS = 332
-_WHITE_IS_ZERO, _BLACK_IS_ZERO, _CMYK, _YCBCR, _LAB = 0, 1, 5, 6, 8
+_WHITE_IS_ZERO, _CMYK, _YCBCR, _LAB = 0, 5, 6, 8
 _SEPARATE = 2
 _J2K_SIZES = b"\xff\x4f\xff\x51"  # begins the code stream of a JPEG 2000 file
 _J2K_BITS = 42  # bytes behind that begin: the bits of the first channel, less 1
@@ -63,7 +63,7 @@ def _correct_tiff(image: TiffImageFile) -> None:
         raise ValueError("its palette has 8 bits, not 16; save it in RGB")
     is_separate = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == _SEPARATE
     if is_separate and (is_plain or photometric == _LAB):
-        _correct_planes(image)
+        _require_letters(image)
     if tags.get(ORIENTATION) in SIDEWAYS:
         image.filename = ""  # or Pillow would map its pixels with width and height exchanged
 
@@ -73,22 +73,12 @@ def _is_subsampled(image: TiffImageFile) -> bool:
     return subsampling != (1, 1)
 
 
-def _correct_planes(image: TiffImageFile) -> None:
-    """Has Pillow read separate channels as they are: it knows the letter of each and no more."""
-    bits, photometric = set(_bits(image)), _photometric(image)
+def _require_letters(image: TiffImageFile) -> None:
+    """Requires separate channels that Pillow reads: it knows the letter of each and no more."""
     is_reversed = image.tag_v2.get(TiffImagePlugin.FILLORDER, 1) != 1
-    is_letter = bits == {8} and photometric not in (_WHITE_IS_ZERO, _YCBCR, _LAB)
-    is_letter |= bits == {1} and photometric == _BLACK_IS_ZERO
-    if is_reversed or not (is_letter or (bits == {16} and image.tile)):
+    has_letters = _photometric(image) not in (_WHITE_IS_ZERO, _YCBCR, _LAB)
+    if is_reversed or not has_letters or set(_bits(image)) != {8}:
         raise ValueError("its channels are stored separately; save it with interleaved channels")
-    if bits == {16}:
-        order = "L" if image.tag_v2.prefix == TiffImagePlugin.II else "B"
-        grey = image.mode if image.mode.startswith("I") else ""
-        image.tile = [
-            tile._replace(args=(grey or f"{tile.args[0][0]};16{order}", *tile.args[1:]))
-            for tile in image.tile
-            if isinstance(tile.args, tuple) and tile.args[0][0].isalpha()  # no further channel
-        ]
 
 
 def _require_j2k_depth(file: IO[bytes], mode: str) -> None:
