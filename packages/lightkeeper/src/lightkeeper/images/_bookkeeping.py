@@ -15,6 +15,7 @@ from ..exact._training import ExactTraining
 from ..exact._upstream import keep_average, length_attributes
 from ._checkpoint import ABOUT, About, keep_plain_options
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
+from ._class_names import require_class_names
 from ._predictions import CollectPredictions
 from ._resuming import require_optimizers
 
@@ -22,7 +23,12 @@ _LENGTH = "length"
 
 
 def classifier_callbacks(trainer: Trainer) -> list[Callback]:
-    """Returns the callbacks of a classifier that a trainer does not have, for its model to add."""
+    """Returns the callbacks of a classifier that a trainer does not have, for its model to add.
+
+    They describe each checkpoint under the key ``about``, keep a resumed run exact, and collect the
+    predictions of an evaluation as the model's ``predictions``, see :class:`Predictions`. For that,
+    the evaluation steps return logits, float (N, classes).
+    """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
     kinds = (DescribeCheckpoint, Bookkeeping, ExactTraining, CollectPredictions)
     return [kind() for kind in kinds if not any(isinstance(part, kind) for part in callbacks)]
@@ -37,8 +43,12 @@ class DescribeCheckpoint(Callback):
 
     def __init__(self) -> None:
         self.about: About = {}
-        self._earlier: dict[str, Any] = {}  # metrics, until there are newer ones
+        self._earlier: dict[str, object] = {}  # metrics, until there are newer ones
         self._left_out: dict[str, None] = {}
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Requires that each class has a name of its own, by which a checkpoint knows it."""
+        require_class_names(pl_module.class_names)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint

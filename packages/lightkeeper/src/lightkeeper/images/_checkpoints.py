@@ -16,6 +16,7 @@ from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import UserError, listed, note, printable
 from ..exact._plain import inside
 from ._checkpoint import ABOUT, About, damaged, read_checkpoint, read_hparams
+from ._class_names import require_class_names
 from ._preprocessing import is_preprocessing
 from ._settings import (
     argument_names,
@@ -117,7 +118,7 @@ def better_direction(model: Any, monitor: str) -> str | None:
     return {True: "max", False: "min", None: None}[is_higher]
 
 
-def describe_run(trainer: Trainer, model: Any, metrics: Mapping[str, Any]) -> About:
+def describe_run(trainer: Trainer, model: Any, metrics: Mapping[str, object]) -> About:
     """Collects the facts of a checkpoint about itself, as plain data.
 
     ``thresholds`` are by class, if an image may have several. ``data`` names a class without a
@@ -191,6 +192,7 @@ def load_model(
     with limited_by(weights, options):
         model = model_class(**options)
         model.configure_model()
+    require_class_names(model.class_names)
     model.on_load_checkpoint(checkpoint)
     weights = checkpoint["state_dict"]  # the hook may change them
     state = model.state_dict()  # it knows the versions of its modules

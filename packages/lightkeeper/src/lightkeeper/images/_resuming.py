@@ -21,11 +21,11 @@ class Resumable(TypedDict):
 
     epoch: int
     global_step: int
-    loops: dict[str, dict[str, Any]]
-    callbacks: dict[str, Any]
-    optimizer_states: list[dict[str, Any]]
-    lr_schedulers: list[dict[str, Any]]
-    loggers: NotRequired[dict[str, dict[str, Any]]]
+    loops: dict[str, dict[str, object]]
+    callbacks: dict[str, object]
+    optimizer_states: list[dict[str, object]]
+    lr_schedulers: list[dict[str, object]]
+    loggers: NotRequired[dict[str, dict[str, object]]]
     should_stop: bool
     newest_metrics: dict[str, float]
 
@@ -37,7 +37,7 @@ class _Group(TypedDict):
 class _State(TypedDict):
     """The types of an optimizer's state."""
 
-    state: dict[int, dict[str, Any]]
+    state: dict[int, dict[str, object]]
     param_groups: list[_Group]
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..exact._errors import UserError, first_sentence, listed, printable
 from ._decode import IMAGE_SUFFIXES
@@ -90,15 +90,13 @@ def read_sheet(file: Path) -> Sheet:
     return Sheet(file, [*empty], {line: empty | row for line, row in rows.items()}, nested)
 
 
-def _texts(record: Any) -> dict[str, str]:
+def _texts(record: Mapping[str, object]) -> dict[str, str]:
     """Returns a record's values as text without spaces around; None and NaN are empty."""
-    if not isinstance(record, dict):
-        raise ValueError("each line must be the object of an image")
     missing = {name: "" for name, value in record.items() if value is None or value != value}
     return {name: str(value).strip() for name, value in record.items()} | missing
 
 
-def _parquet_records(file: Path) -> Iterator[tuple[int, Any]]:
+def _parquet_records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
     try:
         from pyarrow import parquet, types
     except ModuleNotFoundError as error:
@@ -114,14 +112,18 @@ def _parquet_records(file: Path) -> Iterator[tuple[int, Any]]:
     return enumerate(parquet.read_table(file).to_pylist(), start=1)
 
 
-def _json_records(text: str) -> Iterator[tuple[int, Any]]:
+def _json_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
     """Reads an object in each line."""
     for line, record in enumerate(StringIO(text), start=1):
+        if not record.strip():
+            continue
         try:
-            if record.strip():
-                yield line, json.loads(record)
+            content = json.loads(record)
         except json.JSONDecodeError as error:
             raise ValueError(f"line {line}, column {error.colno}: {error.msg}") from error
+        if not isinstance(content, dict):
+            raise ValueError("each line must be the object of an image")
+        yield line, content
 
 
 def decoded(content: bytes) -> str:
@@ -133,7 +135,7 @@ def decoded(content: bytes) -> str:
         return content.decode("cp1252", errors="backslashreplace")
 
 
-def _csv_records(text: str) -> Iterator[tuple[int, Any]]:
+def _csv_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
     """Splits lines at the separator by which most have as many columns as the first.
 
     ``csv.Sniffer`` would take the comma of some labels, or the space of ``image 1.jpg``, for one.
