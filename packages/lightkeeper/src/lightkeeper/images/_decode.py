@@ -69,7 +69,7 @@ _OF_THE_FILE = (
 
 
 @contextmanager
-def named(path: str | Path) -> Iterator[None]:
+def unreadable_errors(path: str | Path) -> Iterator[None]:
     """Turns any error about a file into one line that names it.
 
     It is an UnreadableFileError if the file is to blame, and otherwise a LocalError.
@@ -104,7 +104,7 @@ def open_image(path: str | Path, content: bytes | None = None) -> Image.Image:
     The pixels of a PNG file are decoded at once, as its metadata may follow them, others when they
     are first used. The ``content`` of a file is read in place of the file.
     """
-    with named(path):
+    with unreadable_errors(path):
         if content is None:
             _require_file(path)
         try:
@@ -151,7 +151,7 @@ def _require_shape(shape: tuple[int, ...]) -> None:
 
 def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
     """Returns width and height of the image once it is upright, from its header."""
-    with named(path):
+    with unreadable_errors(path):
         # PIL gives the upright size of a TIFF file
         sideways = image.format != "TIFF" and orientation(image) in SIDEWAYS
     width, height = image.size
@@ -164,7 +164,7 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that is at least ``least``, width and
     height.
     """
-    with named(path):
+    with unreadable_errors(path):
         if isinstance(image, JpegImagePlugin.JpegImageFile):
             turn = orientation(image)
             least = least[::-1] if least is not None and turn in SIDEWAYS else least
@@ -282,7 +282,7 @@ def read_bands(path: str | Path, bands: Bands) -> Tensor:
     Raises an error if it has other channels or bits.
     """
     channels, bits = bands
-    with named(path):
+    with unreadable_errors(path):
         _require_file(path)
         stored, turn = _stored(path, bands)
         pixels = stored if stored.ndim > 2 else stored[..., None]
