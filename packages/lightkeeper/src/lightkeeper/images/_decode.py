@@ -19,8 +19,15 @@ from PIL import Image, JpegImagePlugin, TiffImagePlugin, UnidentifiedImageError
 from torch import Tensor
 
 from ..exact._errors import LocalError, UnreadableFileError, UserError, printable
-from ._depths import correct_depth, upper_bits
-from ._metadata import ORIENTATION, SIDEWAYS, orientation, read_bytes, without_metadata
+from ._pillow import (
+    ORIENTATION,
+    SIDEWAYS,
+    correct_depth,
+    orientation,
+    read_bytes,
+    upper_bits,
+    without_metadata,
+)
 from ._preprocessing import Bands
 
 # not all that PIL can open, whatever a file is called: for EPS it would run Ghostscript
