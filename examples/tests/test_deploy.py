@@ -11,8 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from lightkeeper.images import Preprocessing
-from lightkeeper.images._files import prepare as prepare_file
+from lightkeeper.images import Preprocessing, prepare as prepare_file
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 

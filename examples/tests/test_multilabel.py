@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from lightkeeper.exact import UserError
-from lightkeeper.images._files import prepare
+from lightkeeper.images import prepare
 from scipy.special import expit
 
 from examples.multilabel import MultilabelClassifier

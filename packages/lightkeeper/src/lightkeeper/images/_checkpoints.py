@@ -122,7 +122,8 @@ def describe_run(trainer: Trainer, model: Any, metrics: Mapping[str, object]) ->
     """Collects the facts of a checkpoint about itself, as plain data.
 
     ``thresholds`` are by class, if an image may have several. ``data`` names a class without a
-    module to import. ``images`` counts splits, ``digests`` are of their names and labels. ``selection`` says how ``best.ckpt`` is chosen.
+    module to import. ``images`` counts splits, ``digests`` are of their names and labels.
+    ``selection`` says how ``best.ckpt`` is chosen.
     """
     data = getattr(trainer, "datamodule", None)
     options = remembered(data.hparams)[0] if data else {}
@@ -182,14 +183,12 @@ def load_model(
     Raises:
         UserError: The file is missing or damaged, or does not hold such a model.
     """
-    path, arguments = checkpoint_path, kwargs
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_checkpoint(checkpoint_path)
     if hparams_file is not None:
         checkpoint["hyper_parameters"] = read_hparams(hparams_file)
-    model_class = _imported(cls, checkpoint[ABOUT], path)
-    options = _options_of(model_class, checkpoint, path, arguments) | arguments
-    weights = checkpoint["state_dict"]
-    with limited_by(weights, options):
+    model_class = _imported(cls, checkpoint[ABOUT], checkpoint_path)
+    options = _options_of(model_class, checkpoint, checkpoint_path, kwargs) | kwargs
+    with limited_by(checkpoint["state_dict"], options):
         model = model_class(**options)
         model.configure_model()
     require_class_names(model.class_names)
@@ -199,7 +198,7 @@ def load_model(
     for name in [name for name in state if not name.startswith(_OF_LOSS)]:
         del state[name]
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
-    with fitting(path):
+    with fitting(checkpoint_path):
         model.load_state_dict(state, model.strict_loading if strict is None else strict)
     return model.to(map_location or "cpu")
 
@@ -253,8 +252,8 @@ def _imported(cls: type[_Model], about: About, path: object) -> type[_Model]:
     model_class = imported_class(str(name), cls)
     if model_class is None:
         raise UserError(
-            f"'{path}' holds a model of the class {printable(name)}, which is no {cls.__name__} that"
-            " is imported here; give --import with its module, besides others as in a,b, or in"
+            f"'{path}' holds a model of the class {printable(name)}, which is no {cls.__name__}"
+            " that is imported here; give --import with its module, besides others as in a,b, or in"
             " Python import it first"
         )
     return model_class

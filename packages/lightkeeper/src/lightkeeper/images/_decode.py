@@ -51,7 +51,8 @@ _LONGEST = 1000  # times the shorter side; scaled to fit, a longer image would f
 _MIRRORED = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}
 _TIFF_STARTS = tuple(TiffImagePlugin.PREFIXES)
 _NO_BRIGHTNESS = (0, 3)  # photometrics of TIFF: white is zero, palette
-_PNG_START, _PNG_BITS = b"\x89PNG", 24
+_PNG_START = b"\x89PNG"
+_PNG_BITS = 24  # where a PNG file says how many
 # JPEG files
 _MARKER = re.compile(rb"\xff([\x01-\xfe])")
 _DECODES = rb"[\xc0-\xcf\xdb\xdd\xee]"  # markers of frames, tables, intervals, Adobe's colours

@@ -1,4 +1,4 @@
-"""What Pillow makes otherwise of an image file: numbers that it takes for others, damaged metadata."""
+"""Image files that Pillow misreads or refuses: odd depths, damaged metadata."""
 
 import re
 import zlib
@@ -108,7 +108,8 @@ def _photometric(image: TiffImageFile) -> int:
 
 
 def _correct_tiff(image: TiffImageFile) -> None:
-    tags, photometric = image.tag_v2, _photometric(image)
+    tags = image.tag_v2
+    photometric = _photometric(image)
     is_plain = image.info["compression"] == "raw"  # libtiff reads the others
     if set(tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))) == {2} and max(_bits(image)) < 32:
         raise ValueError("its pixels are signed numbers; save it with unsigned ones")
