@@ -131,8 +131,9 @@ def _require_sound(weights: Mapping[str, object], path: str | Path) -> None:
     """Requires weights that are there, finite, and no more than the file has bytes."""
     size = Path(path).stat().st_size
     for name, value in weights.items():
-        is_there = is_sound(value) and value.untyped_storage().nbytes() <= size
-        if not (is_there and value.isfinite().all()):
+        if not (
+            is_sound(value) and value.untyped_storage().nbytes() <= size and value.isfinite().all()
+        ):
             raise MisfitError("is no tensor of finite numbers", name)
 
 

@@ -191,7 +191,7 @@ def load_model(
     with limited_by(checkpoint["state_dict"], options):
         model = model_class(**options)
         model.configure_model()
-    require_class_names(model.class_names)
+    require_class_names(getattr(model, "class_names", []))
     model.on_load_checkpoint(checkpoint)
     weights = checkpoint["state_dict"]  # the hook may change them
     state = model.state_dict()  # it knows the versions of its modules
