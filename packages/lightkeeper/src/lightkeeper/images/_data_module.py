@@ -20,11 +20,10 @@ from ..exact._upstream import position_of
 from ..exact._workers import LazyDataLoader, image_loader
 from ._batch import ArrayDataset, BatchDataset, ImageBatch, digests_of
 from ._checkpoint import ABOUT, About, read_checkpoint, require_same_classes
-from ._checkpoints import note_change
+from ._checkpoints import note_change, opened_data
 from ._downloads import fetch_archive
 from ._hardware import loader_workers
 from ._preprocessing import Preprocessing, as_colour
-from ._remembered import opened_data
 from ._settings import remembered
 from ._splits import stratified_split
 from ._transforms import BatchTransforms, TransformedDataset

@@ -9,11 +9,11 @@ from typing import Any
 from ..exact._errors import UserError
 from ._batch import ArrayDataset
 from ._checkpoint import About
+from ._checkpoints import remembered_data
 from ._data_module import ImageDataModule
 from ._files import FileDataset
 from ._image_files import ImageFilesDataModule
 from ._map_dataset import MapDatasetModule
-from ._remembered import remembered_data
 
 _OF_SPLITS = (
     *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
