@@ -46,9 +46,9 @@ class DescribeCheckpoint(Callback):
         self._earlier: dict[str, object] = {}  # metrics, until there are newer ones
         self._left_out: dict[str, None] = {}
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Requires that each class has a name of its own, by which a checkpoint knows it."""
-        require_class_names(pl_module.class_names)
+        require_class_names(getattr(pl_module, "class_names", []))
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -173,7 +173,7 @@ class Bookkeeping(Callback):
 
 def _decisive_for_length(trainer: Trainer) -> str:
     """Returns the options, and the number of images, that a run's number of steps follows from."""
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by a loop
+    data = getattr(trainer, "datamodule", None)
     limits: Any = trainer.limit_train_batches, trainer.overfit_batches  # type: ignore[attr-defined]
     batches = trainer.accumulate_grad_batches, dict(getattr(data, "hparams", {})).get("batch_size")
     images = dict(getattr(data, "split_sizes", dict)()).get("train")

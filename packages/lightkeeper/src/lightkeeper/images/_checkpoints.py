@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
+from torchmetrics import Metric
 
 from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import UserError, listed, note, printable
@@ -94,12 +95,12 @@ def note_change(about: About, data: object) -> None:
         )
 
 
-def _facts(data: object, name: str) -> dict[str, Any]:
+def _facts(data: object, name: str) -> dict[str, object]:
     """Returns what a data module says of each split; nothing without one of ours."""
     return dict(getattr(data, name, dict)())
 
 
-def measured(trainer: Trainer, model: Any) -> dict[str, dict[str, Any]]:
+def measured(trainer: Trainer, model: object) -> dict[str, dict[str, Any]]:
     """Returns the newest metrics of ``val`` and ``test``: the model's ``results``, or what it logs.
 
     A model whose steps only log has no results, such as one that is trained without labels.
@@ -112,12 +113,12 @@ def measured(trainer: Trainer, model: Any) -> dict[str, dict[str, Any]]:
     return logged | getattr(model, "results", {})
 
 
-def better_direction(model: Any, monitor: str) -> str | None:
+def better_direction(model: object, monitor: str) -> str | None:
     """Returns whether ``min`` or ``max`` is best of a metric of validation; None if unknown."""
     name = monitor.removeprefix("val/").partition("/dataloader_idx_")[0]
     if name == "loss":
         return "min"
-    metrics: Mapping[str, Any] = getattr(model, "val_metrics", {})
+    metrics: Mapping[str, Metric] = getattr(model, "val_metrics", {})
     is_higher = metrics[name].higher_is_better if name in metrics else None
     return {True: "max", False: "min", None: None}[is_higher]
 
@@ -336,7 +337,7 @@ def require_datasets(about: About, given: Collection[str]) -> None:
             )
 
 
-def require_there(data: LightningDataModule, options: dict[str, Any]) -> None:
+def require_there(data: LightningDataModule, options: Mapping[str, object]) -> None:
     """Refuses to download to a folder that only a checkpoint names, except to the default."""
     root = options.get("root")
     folder = getattr(data, "images_root", None)
