@@ -7,8 +7,8 @@ python -m project.fit --data examples.streaming.StreamingDataModule --data.root 
 from typing import Any
 
 import fsspec
-from lightkeeper.images import IMAGE_SUFFIXES
 from torch.utils.data import Dataset
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from project.data import TorchDatasetModule
 
@@ -18,9 +18,7 @@ class Images(Dataset[Any]):
 
     def __init__(self, root: str) -> None:
         files, folder = fsspec.url_to_fs(root)
-        paths = sorted(
-            path for path in files.find(folder) if path.lower().endswith((*IMAGE_SUFFIXES,))
-        )
+        paths = sorted(path for path in files.find(folder) if path.lower().endswith(IMG_EXTENSIONS))
         self.addresses = [files.unstrip_protocol(path) for path in paths]
         self.names = [path.removeprefix(folder).strip("/") for path in paths]
         folders = [name.partition("/")[0] for name in self.names]

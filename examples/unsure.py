@@ -11,7 +11,6 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError
-from lightkeeper.images import IMAGE_SUFFIXES
 
 
 def parser() -> CommandParser:
@@ -26,10 +25,12 @@ def parser() -> CommandParser:
 
 def main(options: Namespace) -> None:
     """Prints a row for each image: path, label and confidence, the least sure first."""
-    from project.model import ImageClassifier  # here, so that --help need not import torch
+    from torchvision.datasets.folder import IMG_EXTENSIONS  # here: --help need not import torch
+
+    from project.model import ImageClassifier
 
     files = sorted(options.folder.rglob("*"))
-    paths = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+    paths = [path for path in files if path.suffix.lower() in IMG_EXTENSIONS]
     if not paths:
         raise UserError(f"there are no images in '{options.folder}'", "folder")
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)

@@ -80,7 +80,7 @@ def check(options: Namespace) -> dict[str, Any]:
 def _survey(options: Namespace, facts: dict[str, Any]) -> None:
     """Adds to the facts, and raises a UserError if training would refuse the data."""
     # here, so that --help need not import torch
-    from lightkeeper.images import ImageFilesDataModule, survey
+    from lightkeeper.images import ImageFilesDataModule
 
     from project.data import CSVDataModule, FolderDataModule
 
@@ -93,9 +93,8 @@ def _survey(options: Namespace, facts: dict[str, Any]) -> None:
         raise UserError(f"requires a CSV, but '{options.source}' is none", min(of_tables))
     else:
         data = FolderDataModule(options.source, **given)
-    files = data.files()
-    facts |= survey(data.images_root, files, data.bands) | {"layout": data.layout}
-    images = sum(file.split == "train" for file in files)
+    facts |= data.survey() | {"layout": data.layout}
+    images = data.split_sizes()["train"]
     if images < data.batch_size:
         given["batch_size"] = max(1, images // 2)
     flags = [f"--data.{name} {shlex.quote(str(value))}" for name, value in given.items()]

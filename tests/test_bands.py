@@ -7,8 +7,8 @@ import pytest
 import torch
 from lightkeeper.exact._errors import UnreadableFileError
 from lightkeeper.images import Preprocessing
-from lightkeeper.images._crops import fit_image
 from lightkeeper.images._decode import read_bands
+from lightkeeper.images._preprocessing import fit_image
 from PIL import Image
 from timm.models import adapt_input_conv
 from torch.nn.functional import interpolate

@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 from lightkeeper.images import Preprocessing
-from lightkeeper.images._crops import fit_image
+from lightkeeper.images._preprocessing import fit_image
 from PIL import Image
 
 from project.analysis.page import model_card

@@ -16,7 +16,6 @@ from lightkeeper.images import (
     classifier_callbacks,
     load_model,
     predict_files,
-    require_class_names,
 )
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import ModelPruning
@@ -141,7 +140,6 @@ class ImageClassifier(LightningModule):
         if "arch" in self.hparams:  # not where a subclass decides on the network
             self.hparams["arch"] = arch  # a later default must not change what a checkpoint means
         self.class_names, self.preprocessing = list(class_names), preprocessing
-        require_class_names(self.class_names)
         self.arch, self.arch_args = arch, arch_args
         self.criterion = copy.deepcopy(loss)
         self.optimizer, self.layer_decay = optimizer, layer_decay

@@ -336,9 +336,3 @@ def test_a_run_resumes_with_any_loss_and_its_checkpoint_needs_it_no_more(
     del sys.modules["own_losses"]
     evaluate(str(run.best))
     assert "own_losses" not in sys.modules
-
-
-@cases("names", ["a", "b", "a"], ["caf\u00e9", "x", "cafe\u0301"], [True, False], ["1", 2])
-def test_names_of_classes_are_texts_that_differ(names):
-    with pytest.raises(UserError, match=r"have one name|must be texts"):
-        ImageClassifier(names, PREPROCESSING, "resnet9_slim")

@@ -14,7 +14,7 @@ import timm
 import torch
 from lightkeeper.exact import UserError
 from lightkeeper.images._checkpoint import ABOUT, read_checkpoint, read_weights
-from lightkeeper.images._crops import fit_image
+from lightkeeper.images._preprocessing import fit_image
 from safetensors.torch import save_file
 from timm.data import resolve_data_config  # type: ignore[attr-defined]  # not in its __all__
 from torch import nn

@@ -8,11 +8,13 @@ from unicodedata import normalize
 import pytest
 from lightkeeper.exact import UserError
 from lightkeeper.images import MapDatasetModule
+from lightkeeper.images._predictions import QUIET
+from lightning.pytorch import Trainer
 from PIL import Image
 
 from tests.image_files import write_folder
 from tests.stubs import Files, Samples, Table, cases
-from tests.toy import fit, one_line
+from tests.toy import PREPROCESSING, ToyClassifier, ToyData, fit, one_line
 
 IMAGES = 12
 
@@ -176,7 +178,13 @@ def test_names_are_texts_that_differ_wherever_they_come_from(tmp_path, names, co
     folder = Files(str(tmp_path), class_names=names)
     samples: Any = Samples()
     pairs = MapDatasetModule(samples, class_names=names)
-    for use in (folder.files, lambda: pairs.class_names):
+    classifier = ToyClassifier(names, PREPROCESSING)
+    trainer = Trainer(max_steps=1, accelerator="cpu", **QUIET)
+    for use in (
+        folder.files,
+        lambda: pairs.class_names,
+        lambda: trainer.fit(classifier, datamodule=ToyData()),
+    ):
         with pytest.raises(UserError, match=complaint):
             use()
 

@@ -6,8 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightkeeper.images._crops import fit_image, fit_region, random_box, region_of, sufficient_size
 from lightkeeper.images._files import prepare
+from lightkeeper.images._preprocessing import (
+    fit_image,
+    fit_region,
+    random_box,
+    region_of,
+    sufficient_size,
+)
 from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import v2

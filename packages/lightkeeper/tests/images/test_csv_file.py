@@ -248,10 +248,10 @@ def table(*rows, header="path,label,split"):
     ({"t.jsonl": '{"path": "img/0.jpg", "label": 1}\n\n{"path": "img/1.jpg"}'}, "', line 3: it"),
     (
         {"t.jsonl": '{"path": "img/0.jpg", "label": "a"}\n{"path": "img/1.jpg", "label": ["a"]}'},
-        "column label must have a text or a number .*, not a list or an object; .* multi-label",
+        "line 2: it has no label that is a text or a number; .* multi-label",
     ),
-    ({"t.jsonl": '{"path": "img/0.jpg", "a": {"id": 1}}'}, "column a must have a text or a number"),
-    ({"t.jsonl": '{"path": ["img/0.jpg"], "a": 1}'}, "column path must have a text or a number"),
+    ({"t.jsonl": '{"path": "img/0.jpg", "a": {"id": 1}}'}, "line 1: it has no label that is"),
+    ({"t.jsonl": '{"path": ["img/0.jpg"], "a": 1}'}, "line 1: there is no file ''"),
 )
 def test_what_is_wrong_or_open_is_named_with_its_line(tmp_path, monkeypatch, tables, message):
     monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed
@@ -374,7 +374,7 @@ def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(ro
     with pytest.raises(UserError, match="line 1: it has no label"):
         module(file).files()
     write_parquet(file, {"file": paths, "label": [[label] for label in labels]})
-    with pytest.raises(UserError, match="column label must have a text or a number"):
+    with pytest.raises(UserError, match="line 1: it has no label that is a text or a number"):
         module(file).files()
     write_parquet(file, {"image": [{"bytes": b"", "path": ""}], "label": [0]})
     with pytest.raises(UserError, match="holds the images themselves; --data hf:FOLDER reads it"):

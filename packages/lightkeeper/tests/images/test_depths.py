@@ -117,7 +117,7 @@ def test_a_tiff_of_any_depth_is_its_picture_or_is_refused(tmp_path, capfd, layou
             big_endian = kind in [(BLACK_IS_ZERO, 1, 12), (WHITE_IS_ZERO, 1, 16)] and order == ">"
             assert kind not in RIGHT or big_endian, kind  # which PIL does not know
     assert {kind for outcome, kind in outcomes if outcome == "right"} - {(1, 2, 8)} <= {*RIGHT}
-    assert outcomes["right", (RGB, 3, 16)] >= 2  # separate channels, too
+    assert outcomes["right", (RGB, 3, 8)] >= 2  # separate channels, too
 
 
 @pytest.mark.parametrize("bits", [8, 12, 16])
@@ -155,6 +155,7 @@ def test_a_turned_tiff_of_any_depth_is_upright(tmp_path, bits, turn, layout):
     ),
     (CMYK, 8, 4, {INKS: 2}, "its inks are not CMYK"),
     (YCBCR, 8, 3, {}, "its colours are subsampled"),
+    (RGB, 16, 3, {PLANES: 2}, "its channels are stored separately"),
     (YCBCR, 8, 3, {PLANES: 2, SUBSAMPLING: [1, 1]}, "its channels are stored separately"),
     (LAB, 8, 3, {PLANES: 2}, "its channels are stored separately"),
     (LAB, 8, 3, {PLANES: 2, COMPRESSION: DEFLATE}, "its channels are stored separately"),
@@ -170,11 +171,9 @@ def test_a_tiff_that_pillow_would_read_as_another_picture_is_refused(
 
 
 def test_a_data_set_that_opens_tiff_files_itself_has_the_same_pixels(tmp_path):
-    values = numbers(3, 16)
-    for photometric, kind, tags in ((RGB, values, {PLANES: 2}), (0, values[..., :1], {})):
-        path = write_tiff(tmp_path / f"{photometric}.tif", kind, 16, photometric, tags=tags)
-        with Image.open(path) as image:
-            assert torch.equal(upright_pixels(image), decoded(path))
+    path = write_tiff(tmp_path / "image.tif", numbers(1, 16), 16, WHITE_IS_ZERO, tags={})
+    with Image.open(path) as image:
+        assert torch.equal(upright_pixels(image), decoded(path))
 
 
 @pytest.mark.parametrize("maxval", [1, 15, 255, 1023, 4095, 65535])

@@ -225,6 +225,10 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
         ),
     ),
     (
+        "optimizer_states.0.param_groups has other parameters",
+        lambda content: content["optimizer_states"][0]["param_groups"][0]["params"].reverse(),
+    ),
+    (
         "size mismatch for network.fc.bias",
         lambda content: content["state_dict"].update({"network.fc.bias": torch.zeros(2)}),
     ),

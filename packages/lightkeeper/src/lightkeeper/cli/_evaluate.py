@@ -11,17 +11,17 @@ from lightning.pytorch.cli import LightningArgumentParser
 from ..exact._errors import UserError, listed
 from ..exact._files import write_text
 from ..images._checkpoint import ABOUT, About, read_checkpoint
-from ..images._checkpoints import measured
-from ..images._data_module import ImageDataModule
-from ..images._image_files import ImageFilesDataModule
-from ..images._preprocessing import Preprocessing
-from ..images._remembered import (
+from ..images._checkpoints import (
+    measured,
     remembered_data,
     require_datasets,
     require_there,
     restore_data,
     states_of_data,
 )
+from ..images._data_module import ImageDataModule
+from ..images._image_files import ImageFilesDataModule
+from ..images._preprocessing import Preprocessing
 from ..images._settings import remembered
 from ..images._unseen import cut_of_training, was_trained_on
 from ._classes import ClassParser

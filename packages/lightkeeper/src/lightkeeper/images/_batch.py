@@ -1,18 +1,14 @@
-"""Batches of images, the protocol of datasets that serve them, images in memory, and transforms."""
+"""Batches of images, the protocol of datasets that serve them, and images in memory."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils.data import Dataset, default_convert
 
-from ..exact._errors import LocalError
-from ..exact._randomness import Purpose, derived_seed, held_generators, seed_generators
 from ..exact._workers import LazyDataLoader, worker_options
-from ._settings import options_of_library
 
 Keys = Sequence[tuple[int, int]] | Sequence[int]
 """Samples of a batch: (epoch, index) in training, indices alone in evaluation."""
@@ -25,8 +21,8 @@ class ImageBatch(NamedTuple):
         images: uint8 (N, 3, height, width), RGB; or with the channels and bits that the
             preprocessing says.
         labels: int64 (N,), positions in the list of class names; -1 marks an image without a
-            label, or in a prediction a file that cannot be read. Of a multi-label dataset int64 (N, classes), 1 for each class
-            that an image has.
+            label, or in a prediction a file that cannot be read. Of a multi-label dataset int64 (N,
+            classes), 1 for each class that an image has.
         indices: int64 (N,), positions in the dataset; where an epoch takes an image again, plus the
             size of the dataset for each round before, so that its augmentation is another one.
     """
@@ -107,47 +103,6 @@ class ArrayDataset:
     def name(self, index: int) -> str:
         """The set's name and the image's number in it."""
         return f"{self.names} {index}"
-
-
-class TransformedDataset:
-    """A training set whose images go through transforms, one at a time, in their order.
-
-    A transform takes an image, uint8 (3, height, width), and returns one. It draws from generators
-    that the whole process shares, or that it holds: before each sample, these are seeded by (seed,
-    epoch, index), so that no draw depends on what was drawn before.
-    """
-
-    def __init__(
-        self, dataset: BatchDataset, transforms: Sequence[Callable[..., Tensor]], seed: int
-    ) -> None:
-        self.dataset = dataset
-        self.transforms = transforms
-        self.seed = seed
-        self.held = held_generators(transforms)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitems__(self, keys: Keys) -> ImageBatch:
-        batch = self.dataset.__getitems__(keys)
-        epoch, _ = split_keys(keys)
-        images = []
-        with isolate_rng(include_cuda=False):
-            for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
-                seed = derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index)
-                seed_generators(seed, held=self.held)
-                for transform in self.transforms:
-                    with options_of_library(type(transform), "train_transforms"):
-                        image = transform(image)
-                images.append(image)
-        stacked = torch.stack(images).contiguous(memory_format=torch.channels_last)
-        kind, expected = (f"{x.dtype} with {x.shape[1]} channels" for x in (stacked, batch.images))
-        if kind != expected:
-            raise LocalError(
-                f"must return {expected}, got {kind}; the model normalises on the device",
-                "train_transforms",
-            )
-        return batch._replace(images=stacked)
 
 
 def image_loader(

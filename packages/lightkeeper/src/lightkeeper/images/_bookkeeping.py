@@ -14,6 +14,7 @@ from ..exact._plain import plain
 from ..exact._training import ExactTraining
 from ._checkpoint import ABOUT, About, keep_plain_options
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
+from ._class_names import require_class_names
 from ._predictions import CollectPredictions
 from ._resuming import require_optimizers, require_restorable
 from ._upstream import keep_average, length_attributes
@@ -22,7 +23,12 @@ _LENGTH = "length"
 
 
 def classifier_callbacks(trainer: Trainer) -> list[Callback]:
-    """Returns the callbacks of a classifier that a trainer does not have, for its model to add."""
+    """Returns the callbacks of a classifier that a trainer does not have, for its model to add.
+
+    They describe each checkpoint under the key ``about``, keep a resumed run exact, and collect the
+    predictions of an evaluation as the model's ``predictions``, see :class:`Predictions`. For that,
+    the evaluation steps return logits, float (N, classes).
+    """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
     kinds = (DescribeCheckpoint, Bookkeeping, ExactTraining, CollectPredictions)
     return [kind() for kind in kinds if not any(isinstance(part, kind) for part in callbacks)]
@@ -39,8 +45,12 @@ class DescribeCheckpoint(Callback):
 
     def __init__(self) -> None:
         self.about: About = {}
-        self._earlier: dict[str, Any] = {}  # metrics, until there are newer ones
+        self._earlier: dict[str, object] = {}  # metrics, until there are newer ones
         self._left_out: dict[str, None] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Requires that each class has a name of its own, by which a checkpoint knows it."""
+        require_class_names(getattr(pl_module, "class_names", []))
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -166,7 +176,7 @@ class Bookkeeping(Callback):
 
 def _decisive_for_length(trainer: Trainer) -> str:
     """Returns the options, and the number of images, that a run's number of steps follows from."""
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by a loop
+    data = getattr(trainer, "datamodule", None)
     limits: Any = trainer.limit_train_batches, trainer.overfit_batches  # type: ignore[attr-defined]
     batches = trainer.accumulate_grad_batches, dict(getattr(data, "hparams", {})).get("batch_size")
     images = dict(getattr(data, "split_sizes", dict)()).get("train")

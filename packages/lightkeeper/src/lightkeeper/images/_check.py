@@ -113,15 +113,16 @@ def _describe(file: Path, bands: Bands | None) -> dict[str, Any]:
 def _look_at(paths: Sequence[str], look: Callable[[Path], T]) -> Iterator[T | str]:
     """Yields what ``look`` returns of each file, or the reason why the file cannot be read."""
     workers = min(usable_cores(), _MOST_PROCESSES) if len(paths) > _WORTH_PROCESSES else 0
-    try:
+    context = None
+    with contextlib.suppress(
+        LocalError
+    ):  # the loaders of the run say why, and may have none either
         context = worker_context(workers) if workers else None
-    except LocalError:  # the loaders of the run say why, and may have none either
-        workers, context = 0, None
     # workers of a loader end when this process is killed, which those of other pools do not
     loader = DataLoader(
         cast("Dataset[str]", paths),
         batch_size=_AT_ONCE,
-        num_workers=workers,
+        num_workers=workers if context else 0,
         multiprocessing_context=context,
         collate_fn=partial(_outcomes, look),
         generator=torch.Generator(),  # which it draws from, and not from the run's

@@ -8,11 +8,11 @@ weights_only=True)`` reads the whole file.
 
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, NamedTuple, NotRequired, TypedDict, TypeGuard
 
 import torch
 from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hparams_from_yaml
@@ -47,7 +47,7 @@ class _Data(TypedDict):
     """The class and the options of a data module."""
 
     class_path: str
-    init_args: dict[str, Any]
+    init_args: dict[str, object]
 
 
 class _About(TypedDict):
@@ -55,10 +55,10 @@ class _About(TypedDict):
 
     model: NotRequired[str]
     class_names: list[str]
-    preprocessing: dict[str, Any]
+    preprocessing: dict[str, object]
     thresholds: NotRequired[dict[str, float] | None]
     arch: str
-    arch_args: dict[str, Any]
+    arch_args: dict[str, object]
     data: _Data | None
     images: NotRequired[dict[str, int]]
     digests: NotRequired[dict[str, str]]
@@ -67,15 +67,15 @@ class _About(TypedDict):
     selection: NotRequired[dict[str, str] | None]
     epoch: int
     step: int
-    metrics: dict[str, dict[str, Any]]
+    metrics: dict[str, dict[str, object]]
 
 
 class _Contents(TypedDict):
     """The types of what every checkpoint has."""
 
     about: _About
-    state_dict: dict[str, Any]
-    hyper_parameters: NotRequired[dict[str, Any]]
+    state_dict: dict[str, object]
+    hyper_parameters: NotRequired[dict[str, object]]
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -84,7 +84,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises:
         UserError: The file is missing, damaged, or of another program.
     """
-    checkpoint: Checkpoint = _described(_read(path))
+    checkpoint = _described(_read(path))
     if not _has_description(checkpoint):
         raise UserError(
             f"'{path}' was not written by this project: it does not name its classes and"
@@ -111,13 +111,14 @@ def damaged(file: str, verdict: str = "is damaged") -> Iterator[None]:
         raise UserError(f"{file} {verdict}: {error}") from error
 
 
-def _described(content: Any) -> Any:
+def _described(content: object) -> object:
     """Describes a checkpoint that does not describe itself by its hyperparameters.
 
     Lightning asks no callback about a file of weights alone.
     """
-    options = content.get(_OPTIONS) if isinstance(content, dict) else None
-    if not isinstance(options, dict) or ABOUT in content:
+    if not isinstance(content, dict) or ABOUT in content:
+        return content
+    if not isinstance(options := content.get(_OPTIONS), dict):
         return content
     known = ("model", "class_names", "preprocessing")
     about = {name: options[name] for name in known if name in options}
@@ -126,22 +127,23 @@ def _described(content: Any) -> Any:
     return {**content, ABOUT: {**about, "data": None, "metrics": {}}}
 
 
-def _has_description(content: Any) -> bool:
+def _has_description(content: object) -> TypeGuard[Checkpoint]:
     """Returns True for a dict with weights that says how images are prepared for them."""
-    about = content.get(ABOUT) if isinstance(content, dict) else None
     return (
-        isinstance(about, dict)
+        isinstance(content, dict)
+        and isinstance(about := content.get(ABOUT), dict)
         and isinstance(content.get("state_dict"), dict)
         and is_preprocessing(about.get("preprocessing"))
     )
 
 
-def _require_sound(weights: dict[str, Any], path: str | Path) -> None:
+def _require_sound(weights: Mapping[str, object], path: str | Path) -> None:
     """Requires weights that are there, finite, and no more than the file has bytes."""
     size = Path(path).stat().st_size
     for name, value in weights.items():
-        is_there = is_sound(value) and value.untyped_storage().nbytes() <= size
-        if not (is_there and value.isfinite().all()):
+        if not (
+            is_sound(value) and value.untyped_storage().nbytes() <= size and value.isfinite().all()
+        ):
             raise MisfitError("is no tensor of finite numbers", name)
 
 
@@ -286,7 +288,7 @@ def _as_newest(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint
 
 
-def _read(path: str | Path) -> Any:
+def _read(path: str | Path) -> object:
     """Reads a file of torch's."""
     if not Path(path).is_file():
         raise UserError(

@@ -1,21 +1,25 @@
-"""Checkpoints of a model: the best one, facts about itself, and the model that one holds."""
+"""Checkpoints of a model: the best one, facts about itself, the model and the data of one."""
 
+import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
+from torchmetrics import Metric
 
 from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import UserError, listed, note, printable
 from ..exact._plain import inside
 from ._checkpoint import ABOUT, About, damaged, read_checkpoint, read_hparams
+from ._class_names import require_class_names
 from ._preprocessing import is_preprocessing
 from ._settings import (
     argument_names,
@@ -25,7 +29,9 @@ from ._settings import (
     plain_options,
     remembered,
     require_arguments,
+    subclasses,
 )
+from ._splits import SPLITS
 
 _OF_LOSS = "criterion."
 _DECISIVE = ("torch", "torchvision", "lightning", "torchmetrics")
@@ -89,12 +95,12 @@ def note_change(about: About, data: object) -> None:
         )
 
 
-def _facts(data: object, name: str) -> dict[str, Any]:
+def _facts(data: object, name: str) -> dict[str, object]:
     """Returns what a data module says of each split; nothing without one of ours."""
     return dict(getattr(data, name, dict)())
 
 
-def measured(trainer: Trainer, model: Any) -> dict[str, dict[str, Any]]:
+def measured(trainer: Trainer, model: object) -> dict[str, dict[str, Any]]:
     """Returns the newest metrics of ``val`` and ``test``: the model's ``results``, or what it logs.
 
     A model whose steps only log has no results, such as one that is trained without labels.
@@ -107,21 +113,22 @@ def measured(trainer: Trainer, model: Any) -> dict[str, dict[str, Any]]:
     return logged | getattr(model, "results", {})
 
 
-def better_direction(model: Any, monitor: str) -> str | None:
+def better_direction(model: object, monitor: str) -> str | None:
     """Returns whether ``min`` or ``max`` is best of a metric of validation; None if unknown."""
     name = monitor.removeprefix("val/").partition("/dataloader_idx_")[0]
     if name == "loss":
         return "min"
-    metrics: Mapping[str, Any] = getattr(model, "val_metrics", {})
+    metrics: Mapping[str, Metric] = getattr(model, "val_metrics", {})
     is_higher = metrics[name].higher_is_better if name in metrics else None
     return {True: "max", False: "min", None: None}[is_higher]
 
 
-def describe_run(trainer: Trainer, model: Any, metrics: Mapping[str, Any]) -> About:
+def describe_run(trainer: Trainer, model: Any, metrics: Mapping[str, object]) -> About:
     """Collects the facts of a checkpoint about itself, as plain data.
 
     ``thresholds`` are by class, if an image may have several. ``data`` names a class without a
-    module to import. ``images`` counts splits, ``digests`` are of their names and labels. ``selection`` says how ``best.ckpt`` is chosen.
+    module to import. ``images`` counts splits, ``digests`` are of their names and labels.
+    ``selection`` says how ``best.ckpt`` is chosen.
     """
     data = getattr(trainer, "datamodule", None)
     options = remembered(data.hparams)[0] if data else {}
@@ -181,23 +188,22 @@ def load_model(
     Raises:
         UserError: The file is missing or damaged, or does not hold such a model.
     """
-    path, arguments = checkpoint_path, kwargs
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_checkpoint(checkpoint_path)
     if hparams_file is not None:
         checkpoint["hyper_parameters"] = read_hparams(hparams_file)
-    model_class = _imported(cls, checkpoint[ABOUT], path)
-    options = _options_of(model_class, checkpoint, path, arguments) | arguments
-    weights = checkpoint["state_dict"]
-    with limited_by(weights, options):
+    model_class = _imported(cls, checkpoint[ABOUT], checkpoint_path)
+    options = _options_of(model_class, checkpoint, checkpoint_path, kwargs) | kwargs
+    with limited_by(checkpoint["state_dict"], options):
         model = model_class(**options)
         model.configure_model()
+    require_class_names(getattr(model, "class_names", []))
     model.on_load_checkpoint(checkpoint)
     weights = checkpoint["state_dict"]  # the hook may change them
     state = model.state_dict()  # it knows the versions of its modules
     for name in [name for name in state if not name.startswith(_OF_LOSS)]:
         del state[name]
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
-    with fitting(path):
+    with fitting(checkpoint_path):
         model.load_state_dict(state, model.strict_loading if strict is None else strict)
     return model.to(map_location or "cpu")
 
@@ -251,8 +257,95 @@ def _imported(cls: type[_Model], about: About, path: object) -> type[_Model]:
     model_class = imported_class(str(name), cls)
     if model_class is None:
         raise UserError(
-            f"'{path}' holds a model of the class {printable(name)}, which is no {cls.__name__} that"
-            " is imported here; give --import with its module, besides others as in a,b, or in"
+            f"'{path}' holds a model of the class {printable(name)}, which is no {cls.__name__}"
+            " that is imported here; give --import with its module, besides others as in a,b, or in"
             " Python import it first"
         )
     return model_class
+
+
+def remembered_data(about: About, base: type) -> tuple[type[Any], dict[str, Any]]:
+    """Finds the data module that a checkpoint was trained with, and options for any machine.
+
+    It is an imported subclass of ``base``.
+    """
+    data = about["data"]
+    if data is None:
+        raise UserError(
+            "the checkpoint does not say what data it was trained on; name it with --data"
+        )
+    name = printable(data["class_path"])
+    data_class = imported_class(name, base)
+    if data_class is None:
+        raise UserError(
+            f"the checkpoint was trained on {name}, which is no data module that is imported here;"
+            " give --import with the module that defines it, or in Python import it first"
+        )
+    with damaged("the checkpoint"), inside("about", "data", "init_args"):
+        options = plain_options(data["init_args"], data_class)
+    for name in ("cache", "num_workers", "prefetch_factor"):
+        # a file decides neither what is written nor how many processes start
+        options.pop(name, None)
+    return data_class, options
+
+
+def opened_data(
+    base: type,
+    checkpoint: Checkpoint,
+    hparams_file: str | Path | None,
+    arguments: dict[str, Any],
+) -> Any:
+    """Builds the data module that a checkpoint was trained with, from imported classes."""
+    about = checkpoint[ABOUT]
+    if hparams_file is not None and about["data"] is not None:
+        about["data"]["init_args"] = read_hparams(hparams_file)
+    data_class, options = remembered_data(about, base)
+    require_datasets(about, arguments)
+    require_arguments(data_class, options | arguments)
+    data = data_class(**options | arguments)
+    if "root" not in arguments:
+        require_there(data, options)
+    restore_data(data, checkpoint)
+    return data
+
+
+def states_of_data(checkpoint: Checkpoint, base: type) -> dict[str, Any]:
+    """Returns the states that data modules have saved in a checkpoint, by the names of classes."""
+    names = {cls.__qualname__ for cls in subclasses(base)}
+    return {name: checkpoint[name] for name in names & checkpoint.keys()}
+
+
+def restore_data(data: LightningDataModule, states: Mapping[str, Any]) -> None:
+    """Gives a data module the state that one of its class has saved, as Lightning does."""
+    if (name := type(data).__qualname__) in states:
+        data.load_state_dict(states[name])
+
+
+def require_datasets(about: About, given: Collection[str]) -> None:
+    """Requires the datasets that a checkpoint was trained with, if these were classes or functions.
+
+    A checkpoint chooses nothing that is imported. Without them, the split would be cut from the
+    training images.
+    """
+    options = about["data"]["init_args"] if about["data"] is not None else {}
+    for split in SPLITS:
+        if split not in given and isinstance(name := options.get(split), str):
+            raise UserError(
+                f"the checkpoint was trained with the dataset {printable(name)}, but may not choose"
+                " what is imported; name it, with its options",
+                split,
+            )
+
+
+def require_there(data: LightningDataModule, options: Mapping[str, object]) -> None:
+    """Refuses to download to a folder that only a checkpoint names, except to the default."""
+    root = options.get("root")
+    folder = getattr(data, "images_root", None)
+    if root is None or root != data.hparams.get("root") or folder is None or os.path.isdir(folder):
+        return
+    if root != signature(type(data)).parameters["root"].default:
+        raise UserError(
+            f"the checkpoint was trained on the images in '{folder}', which are not there; say"
+            " where they are, or shall be",
+            "root",
+        )

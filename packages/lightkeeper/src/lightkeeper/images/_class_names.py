@@ -78,7 +78,12 @@ def names_of_numbers(
         return "", {}
     numbers = sorted({*number_of.values()})
     tables = {sheet.file for sheet in sheets}
-    files = [file for folder in folders for file in _files_of_names(folder) if file not in tables]
+    files = [
+        file
+        for folder in folders
+        for file in (*folder.glob("classes.txt"), *sorted(folder.glob("*.json")))
+        if file not in tables
+    ]
     readings = {str(file): _names_in(file, {*numbers}) for file in files}
     names = {source: by_number for source, by_number in readings.items() if by_number}
     if class_names:
@@ -118,10 +123,6 @@ def _require_no_list(files: Iterable[Path], numbers: Sequence[int]) -> None:
                 f" '{numbers[0]} daisy', or name these labels in their order with"
                 " class_names"
             )
-
-
-def _files_of_names(folder: Path) -> list[Path]:
-    return [*folder.glob("classes.txt"), *sorted(folder.glob("*.json"))]
 
 
 def _names_in(file: Path, numbers: Set[int]) -> Mapping[int, str]:

@@ -3,39 +3,30 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from ..exact._errors import UserError, require
-from ..exact._randomness import Purpose, derived_seed, held_generators, seed_generators
+from ..exact._randomness import Purpose, derived_seed, seed_generators
 from ..exact._sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..exact._upstream import position_of
 from ..exact._workers import LazyDataLoader
-from ._batch import (
-    ArrayDataset,
-    BatchDataset,
-    ImageBatch,
-    TransformedDataset,
-    digests_of,
-    image_loader,
-)
+from ._batch import ArrayDataset, BatchDataset, ImageBatch, digests_of, image_loader
 from ._checkpoint import ABOUT, About, read_checkpoint, require_same_classes
-from ._checkpoints import note_change
+from ._checkpoints import note_change, opened_data
 from ._downloads import fetch_archive
 from ._hardware import loader_workers
 from ._preprocessing import Preprocessing, as_colour
-from ._remembered import opened_data
-from ._settings import options_of_library, remembered
+from ._settings import remembered
 from ._splits import stratified_split
+from ._transforms import BatchTransforms, TransformedDataset
 
 _TRANSFORMS = ["train_transforms", "batch_transforms"]
 
@@ -112,6 +103,7 @@ class ImageDataModule(LightningDataModule, ABC):
         self.prefetch_factor = prefetch_factor
         self.train_transforms = [*(train_transforms or ())]
         self.batch_transforms = [*(batch_transforms or ())]
+        self._transform_batch = BatchTransforms(self.batch_transforms, seed)
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
         self.compared_with: About = {}  # a checkpoint's, once the data is loaded
@@ -363,7 +355,9 @@ class ImageDataModule(LightningDataModule, ABC):
         if self.device_cache:
             batch = batch._replace(images=self._cached(self.split_in_use, batch.indices))
         if self.split_in_use == "train":
-            return self.transform_batch(self.augment(batch, self._position()[0]))
+            epoch, step = self._position()
+            augmented = self.augment(batch, epoch)
+            return self._transform_batch(augmented, len(self.class_names), epoch, step)
         return batch
 
     def _cached(self, split: str, indices: Tensor) -> Tensor:
@@ -372,35 +366,6 @@ class ImageDataModule(LightningDataModule, ABC):
         if split not in self._on_device:
             self._on_device[split] = dataset.images.to(indices.device)
         return self._on_device[split][indices % len(dataset)]
-
-    @cached_property
-    def _held(self) -> list[object]:
-        return held_generators(self.batch_transforms)
-
-    def transform_batch(self, batch: ImageBatch) -> ImageBatch:
-        """Applies ``batch_transforms`` to an augmented training batch.
-
-        A transform takes images, float32 (N, channels, height, width) on the 0-255 scale (0-65535
-        of 16 bits), and labels, float32 (N, classes), one-hot at first, and returns both, as MixUp
-        and CutMix of torchvision's v2 do. It draws by (seed, epoch, batch), the same on all
-        devices. The batch that comes out has its images rounded to their type, and soft labels.
-        """
-        if not self.batch_transforms:
-            return batch
-        images = batch.images.float()
-        is_soft = batch.labels.dim() > 1
-        labels = batch.labels if is_soft else F.one_hot(batch.labels, len(self.class_names))
-        labels = labels.float()
-        seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *self._position())
-        devices = [images.device] if images.device.type == "cuda" else []
-        with isolate_rng(include_cuda=False), torch.random.fork_rng(devices):
-            seed_generators(seed, images.device, self._held)
-            for transform in self.batch_transforms:
-                with options_of_library(type(transform), "batch_transforms"):
-                    images, labels = transform(images, labels)
-        dtype = batch.images.dtype
-        rounded = images.round().clamp(0, torch.iinfo(dtype).max).to(dtype)
-        return batch._replace(images=rounded, labels=labels)
 
 
 def _require_shares(split: str, size: int, world_size: int) -> None:

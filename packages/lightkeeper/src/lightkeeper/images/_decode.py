@@ -19,8 +19,15 @@ from PIL import Image, JpegImagePlugin, TiffImagePlugin, UnidentifiedImageError
 from torch import Tensor
 
 from ..exact._errors import LocalError, UnreadableFileError, UserError, printable
-from ._depths import correct_depth, upper_bits
-from ._metadata import ORIENTATION, SIDEWAYS, orientation, read_bytes, without_metadata
+from ._pillow import (
+    ORIENTATION,
+    SIDEWAYS,
+    correct_depth,
+    orientation,
+    read_bytes,
+    upper_bits,
+    without_metadata,
+)
 from ._preprocessing import Bands
 
 # not all that PIL can open, whatever a file is called: for EPS it would run Ghostscript
@@ -44,7 +51,8 @@ _LONGEST = 1000  # times the shorter side; scaled to fit, a longer image would f
 _MIRRORED = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}
 _TIFF_STARTS = tuple(TiffImagePlugin.PREFIXES)
 _NO_BRIGHTNESS = (0, 3)  # photometrics of TIFF: white is zero, palette
-_PNG_START, _PNG_BITS = b"\x89PNG", 24
+_PNG_START = b"\x89PNG"
+_PNG_BITS = 24  # where a PNG file says how many
 # JPEG files
 _MARKER = re.compile(rb"\xff([\x01-\xfe])")
 _DECODES = rb"[\xc0-\xcf\xdb\xdd\xee]"  # markers of frames, tables, intervals, Adobe's colours
@@ -69,7 +77,7 @@ _OF_THE_FILE = (
 
 
 @contextmanager
-def named(path: str | Path) -> Iterator[None]:
+def unreadable_errors(path: str | Path) -> Iterator[None]:
     """Turns any error about a file into one line that names it.
 
     It is an UnreadableFileError if the file is to blame, and otherwise a LocalError.
@@ -104,7 +112,7 @@ def open_image(path: str | Path, content: bytes | None = None) -> Image.Image:
     The pixels of a PNG file are decoded at once, as its metadata may follow them, others when they
     are first used. The ``content`` of a file is read in place of the file.
     """
-    with named(path):
+    with unreadable_errors(path):
         if content is None:
             _require_file(path)
         try:
@@ -151,7 +159,7 @@ def _require_shape(shape: tuple[int, ...]) -> None:
 
 def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
     """Returns width and height of the image once it is upright, from its header."""
-    with named(path):
+    with unreadable_errors(path):
         # PIL gives the upright size of a TIFF file
         sideways = image.format != "TIFF" and orientation(image) in SIDEWAYS
     width, height = image.size
@@ -164,7 +172,7 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that is at least ``least``, width and
     height.
     """
-    with named(path):
+    with unreadable_errors(path):
         if isinstance(image, JpegImagePlugin.JpegImageFile):
             turn = orientation(image)
             least = least[::-1] if least is not None and turn in SIDEWAYS else least
@@ -282,7 +290,7 @@ def read_bands(path: str | Path, bands: Bands) -> Tensor:
     Raises an error if it has other channels or bits.
     """
     channels, bits = bands
-    with named(path):
+    with unreadable_errors(path):
         _require_file(path)
         stored, turn = _stored(path, bands)
         pixels = stored if stored.ndim > 2 else stored[..., None]

@@ -13,9 +13,19 @@ from ..exact._errors import UnreadableFileError, printable
 from ..exact._randomness import Purpose, uniform
 from ._batch import ImageBatch, Keys, split_keys
 from ._cache import ImageCache
-from ._crops import fit_image, fit_region, random_box, region_of, scale_image, sufficient_size
 from ._decode import decode, open_image, read_bands, reason, upright_size
-from ._preprocessing import Bands, Preprocessing, bands_of, empty_images
+from ._preprocessing import (
+    Bands,
+    Preprocessing,
+    bands_of,
+    empty_images,
+    fit_image,
+    fit_region,
+    random_box,
+    region_of,
+    scale_image,
+    sufficient_size,
+)
 
 CROP_TRIES = 10
 """The number of regions drawn for an image, of which the first that fits is cropped."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..exact._errors import UnreadableFileError, UserError, listed, note, printable, require
 from ._batch import digest_of
 from ._cache import ImageCache
-from ._check import check_files
+from ._check import check_files, survey
 from ._files import FileDataset, mean_and_std
 from ._layout import ImageFile, Listing, alternatives, class_order, list_folder
 from ._preprocessing import Preprocessing
@@ -187,6 +187,10 @@ class ImageFilesDataModule(ResizedDataModule):
         train = [file._replace(split=split) for file, split in zip(train, cut, strict=True)]
         others = [file for file in files if file.split != "train"]
         return sorted(train + others, key=lambda file: _SPLITS.index(file.split))
+
+    def survey(self) -> dict[str, Any]:
+        """Describes the images for JSON: classes, unreadable files, duplicates, sizes, formats."""
+        return survey(self.images_root, self.files(), self.bands)
 
     def split_sizes(self) -> dict[str, int]:
         """The number of images in each split, or of files once they are there and listed."""

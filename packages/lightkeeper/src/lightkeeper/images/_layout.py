@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..exact._errors import UserError, listed, printable
 from ._class_names import require_class_names, sort_classes
 from ._preprocessing import Bands
-from ._scan import counts, describe_left_out, images_below, prefix_of, spelt
+from ._scan import describe_left_out, images_below, is_visible, prefix_of, spelt
 from ._sheet import TABLE_SUFFIXES
 from ._splits import SPLITS
 
@@ -225,7 +225,7 @@ def _require_images(
             "root",
         )
     for inside in () if may_be_empty else sorted(folder.iterdir()):
-        if counts(inside.name) and not inside.is_file() and spelt(inside.name) not in labels:
+        if is_visible(inside.name) and not inside.is_file() and spelt(inside.name) not in labels:
             raise UserError(
                 f"the class folder '{printable(inside)}' has no images{others}; add some or remove"
                 " the folder"

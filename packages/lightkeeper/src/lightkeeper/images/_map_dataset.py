@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sized
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -288,7 +288,7 @@ def pixels_of(image: object) -> Tensor:
     )
 
 
-def labels_of(dataset: Any) -> Tensor | None:
+def labels_of(dataset: object) -> Tensor | None:
     """The labels of a dataset, int64 (N,); None where they cannot be had without loading images."""
     if isinstance(dataset, Subset):
         labels = labels_of(dataset.dataset)
@@ -298,12 +298,12 @@ def labels_of(dataset: Any) -> Tensor | None:
     for name in _LABEL_LISTS:
         with suppress(ValueError):  # lists of several lengths, as of several labels
             listing = np.asarray(getattr(dataset, name, None))
-            if listing.dtype.kind in "iu" and listing.shape == (len(dataset),):
+            if listing.dtype.kind in "iu" and listing.shape == (len(cast(Sized, dataset)),):
                 return torch.from_numpy(listing.astype(np.int64))
     return None
 
 
-def class_names_of(dataset: Any) -> list[str]:
+def class_names_of(dataset: object) -> list[str]:
     """Returns the class names: the dataset's ``classes``, else numbers, or none if unknown."""
     if isinstance(dataset, Subset):
         return class_names_of(dataset.dataset)

@@ -1,10 +1,11 @@
-"""The steps that make an image a network's input, as plain data that a checkpoint remembers."""
+"""The steps that make an image a network's input: plain data, and how pixels are fitted by it."""
 
 import functools
 from typing import Literal, NotRequired, TypedDict, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 _GREATEST = 1e30  # of a mean or a deviation
 _LARGEST = 2**12  # pixels on a side: of larger ones a batch would fill the memory
@@ -17,6 +18,9 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 Bands = tuple[int, int]
 """The number of channels and the bits of each, for images that are used as they are stored."""
+
+Box = tuple[int, int, int, int]
+"""Left, upper, right and lower edge of a region, in pixels."""
 
 
 class Preprocessing(TypedDict):
@@ -80,3 +84,106 @@ def empty_images(count: int, preprocessing: Preprocessing) -> Tensor:
 def as_colour(mean: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Converts each channel's mean, from 0 to 1, to a colour, (channels,), as pixels store it."""
     return (torch.iinfo(dtype).max * torch.tensor(mean)).round().to(device, dtype)
+
+
+def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Fits a whole image, uint8 or uint16 (channels, height, width), as evaluation sees it.
+
+    It is what torchvision's v2 makes of the image, up to rounding: by ``Resize(resize,
+    antialias=True)`` and ``CenterCrop(crop)``, or as :func:`fit_region` does.
+    """
+    height, width = image.shape[1:]
+    if preprocessing.get("fit", "crop") != "crop":
+        return fit_region(image, preprocessing)
+    crop = preprocessing["crop"]
+    resize = preprocessing["resize"]
+    shorter = min(height, width)
+    shape = int(resize * height / shorter), int(resize * width / shorter)
+    # Python rounds halves to even numbers, and so does torchvision
+    upper, left = (round((side - crop) / 2) for side in shape)
+    scaled = scale_image(image, shape, preprocessing)
+    return scaled[:, upper : upper + crop, left : left + crop]
+
+
+def fit_region(region: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Fits a cropped region of an image to the network's input, as training sees it.
+
+    It is what torchvision's v2 makes of the region: by ``Resize((crop, crop), antialias=True)``, or
+    with ``pad`` by ``Resize(None, max_size=crop, antialias=True)`` and ``Pad``.
+    """
+    height, width = shape = _fitted_shape(region.shape[1:], preprocessing)
+    scaled = scale_image(region, shape, preprocessing)
+    crop = preprocessing["crop"]
+    if shape == (crop, crop):
+        return scaled
+    colour = as_colour(tuple(preprocessing["mean"]), region.device, region.dtype)
+    canvas = colour[:, None, None].repeat(1, crop, crop)
+    upper, left = ((crop - side) // 2 for side in shape)
+    canvas[:, upper : upper + height, left : left + width] = scaled
+    return canvas
+
+
+def _fitted_shape(shape: tuple[int, ...], preprocessing: Preprocessing) -> tuple[int, int]:
+    """Returns the height and width that :func:`fit_region` scales a region of a shape to."""
+    crop = preprocessing["crop"]
+    if preprocessing.get("fit") != "pad":
+        return crop, crop
+    longer = max(shape)
+    return max(1, int(crop * shape[0] / longer)), max(1, int(crop * shape[1] / longer))
+
+
+def random_box(
+    width: int, height: int, draws: Tensor, scale: tuple[float, float], fit: Fit = "crop"
+) -> Box:
+    """Chooses the region that Inception-style training crops (Szegedy et al., 2015).
+
+    See https://arxiv.org/abs/1409.4842. It has a random share of the area and an aspect ratio from
+    3:4 to 4:3, uniform in its logarithm; with ``pad`` and ``squash`` these are multiples of the
+    image's own. ``draws`` are float (tries, 4) in [0, 1): area, aspect ratio, horizontal and
+    vertical place. The first try that fits is used, or else the largest central region that is
+    allowed.
+    """
+    if fit != "crop" and scale[0] == 1:  # rounding would cut rows off
+        return 0, 0, width, height
+    usual = 1 if fit == "crop" else width / height
+    for area, ratio, x, y in draws.tolist():
+        pixels = width * height * (scale[0] + (scale[1] - scale[0]) * area)
+        aspect = usual * (3 / 4) ** (1 - 2 * ratio)
+        w, h = round((pixels * aspect) ** 0.5), round((pixels / aspect) ** 0.5)
+        if 0 < w <= width and 0 < h <= height:
+            left, upper = int(x * (width - w + 1)), int(y * (height - h + 1))
+            return left, upper, left + w, upper + h
+    w = min(width, round(height * usual * 4 / 3))
+    h = min(height, round(width / usual * 4 / 3))
+    left, upper = (width - w) // 2, (height - h) // 2
+    return left, upper, left + w, upper + h
+
+
+def sufficient_size(
+    size: tuple[int, int], box: Box, preprocessing: Preprocessing
+) -> tuple[int, int]:
+    """Returns the smallest width and height to decode an image at, to fit a region of it."""
+    left, upper, right, lower = box
+    height, width = _fitted_shape((lower - upper, right - left), preprocessing)
+    return int(size[0] * width / (right - left)), int(size[1] * height / (lower - upper))
+
+
+def region_of(image: Tensor, box: Box, size: tuple[int, int]) -> Tensor:
+    """Crops a region of an image, whose width and height were ``size``, and may be smaller now."""
+    height, width = image.shape[1:]
+    left, right = (round(edge * (width / size[0])) for edge in box[::2])
+    upper, lower = (round(edge * (height / size[1])) for edge in box[1::2])
+    # halves round to even: both edges could be one
+    return image[:, upper : max(upper + 1, lower), left : max(left + 1, right)]
+
+
+def scale_image(image: Tensor, shape: tuple[int, int], preprocessing: Preprocessing) -> Tensor:
+    """Scales pixels to a height and width, with antialiasing."""
+    # torch's kernel for three interleaved channels is the fastest, but not for a view
+    batch = image[None].contiguous(memory_format=torch.channels_last)
+    mode = preprocessing.get("interpolation", "bilinear")
+    if image.dtype == torch.uint8:
+        return interpolate(batch, size=shape, mode=mode, antialias=True)[0]
+    # torch scales no uint16
+    scaled = interpolate(batch.float(), size=shape, mode=mode, antialias=True)[0]
+    return scaled.round().clamp(0, 65535).to(image.dtype)

@@ -32,9 +32,9 @@ def images_below(
     suffixes = IMAGE_SUFFIXES | {".npy"} if bands else IMAGE_SUFFIXES
     prefix = os.path.join(folder, "")
     for parent, folders, names in os.walk(prefix, onerror=_refuse, followlinks=True):
-        inside = sorted(filter(counts, folders), key=spelt)
+        inside = sorted(filter(is_visible, folders), key=spelt)
         folders[:] = [name for name in inside if not _leads_up(Path(parent, name))]
-        for name in sorted(filter(counts, names), key=spelt):
+        for name in sorted(filter(is_visible, names), key=spelt):
             suffix = os.path.splitext(name)[1].lower()
             if suffix in suffixes:
                 yield os.path.join(parent, name).removeprefix(prefix)
@@ -73,10 +73,10 @@ def describe_left_out(left_out: Counter[str]) -> str:
 
 def is_image(name: str) -> bool:
     """Returns True for a name that counts and ends as an image's does."""
-    return counts(name) and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+    return is_visible(name) and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
-def counts(name: str) -> bool:
+def is_visible(name: str) -> bool:
     """Returns False for hidden files and folders and those of operating systems."""
     return not name.startswith(".") and name not in _OF_SYSTEMS
 

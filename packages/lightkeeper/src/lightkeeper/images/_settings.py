@@ -102,7 +102,8 @@ def remembered(options: Mapping[str, object]) -> tuple[dict[str, Any], list[str]
 
     Names that begin with an underscore are Lightning's, for what its own reading would import.
     """
-    kept, left_out = {}, []
+    kept = {}
+    left_out = []
     for name, value in options.items():
         try:
             if not name.startswith("_"):

@@ -4,10 +4,10 @@ import codecs
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..exact._errors import UserError, first_sentence, listed, printable
 from ._decode import IMAGE_SUFFIXES
@@ -32,15 +32,11 @@ def likely_labels(names: Sequence[str]) -> Sequence[str]:
 
 
 class Sheet(NamedTuple):
-    """The rows of a file by their lines, each with a text for each column.
-
-    ``nested`` are columns with lists or objects, whose texts mean nothing.
-    """
+    """The rows of a file by their lines, each with a text for each column."""
 
     file: Path
     columns: Sequence[str]
     rows: Mapping[int, Mapping[str, str]]
-    nested: Set[str]
 
     def error(self, text: str, line: int | None = None, option: str | None = None) -> UserError:
         """Returns an error about the file, or a line of it."""
@@ -69,8 +65,6 @@ def read_sheet(file: Path) -> Sheet:
     if not file.is_file():
         raise UserError(f"there is no file '{printable(file)}'", "file")
     suffix = file.suffix.lower()
-    rows: dict[int, dict[str, str]] = {}
-    nested: set[str] = set()
     try:
         if suffix == ".parquet":
             records = _parquet_records(file)
@@ -78,27 +72,28 @@ def read_sheet(file: Path) -> Sheet:
             records = _json_records(decoded(file.read_bytes()))
         else:
             records = _csv_records(decoded(file.read_bytes()))
-        for line, record in records:
-            rows[line] = _texts(record)
-            nested |= {name for name, value in record.items() if isinstance(value, list | dict)}
+        rows = {line: _texts(record) for line, record in records}
     except (ValueError, RecursionError, csv.Error) as error:
         why = printable(first_sentence(error))[:200]
         raise UserError(f"'{printable(file)}' cannot be read as a table: {why}") from error
     if not rows:
         raise UserError(f"'{printable(file)}' names no image")
     empty = {name: "" for row in rows.values() for name in row}
-    return Sheet(file, [*empty], {line: empty | row for line, row in rows.items()}, nested)
+    return Sheet(file, [*empty], {line: empty | row for line, row in rows.items()})
 
 
-def _texts(record: Any) -> dict[str, str]:
-    """Returns a record's values as text without spaces around; None and NaN are empty."""
-    if not isinstance(record, dict):
-        raise ValueError("each line must be the object of an image")
-    missing = {name: "" for name, value in record.items() if value is None or value != value}
-    return {name: str(value).strip() for name, value in record.items()} | missing
+def _texts(record: Mapping[str, object]) -> dict[str, str]:
+    """Returns a record's values as text without spaces around.
+
+    None, NaN, lists and objects are empty: they are no path, label, split or group.
+    """
+    return {
+        name: "" if isinstance(value, list | dict | None) or value != value else str(value).strip()
+        for name, value in record.items()
+    }
 
 
-def _parquet_records(file: Path) -> Iterator[tuple[int, Any]]:
+def _parquet_records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
     try:
         from pyarrow import parquet, types
     except ModuleNotFoundError as error:
@@ -114,14 +109,18 @@ def _parquet_records(file: Path) -> Iterator[tuple[int, Any]]:
     return enumerate(parquet.read_table(file).to_pylist(), start=1)
 
 
-def _json_records(text: str) -> Iterator[tuple[int, Any]]:
+def _json_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
     """Reads an object in each line."""
     for line, record in enumerate(StringIO(text), start=1):
+        if not record.strip():
+            continue
         try:
-            if record.strip():
-                yield line, json.loads(record)
+            content = json.loads(record)
         except json.JSONDecodeError as error:
             raise ValueError(f"line {line}, column {error.colno}: {error.msg}") from error
+        if not isinstance(content, dict):
+            raise ValueError("each line must be the object of an image")
+        yield line, content
 
 
 def decoded(content: bytes) -> str:
@@ -133,7 +132,7 @@ def decoded(content: bytes) -> str:
         return content.decode("cp1252", errors="backslashreplace")
 
 
-def _csv_records(text: str) -> Iterator[tuple[int, Any]]:
+def _csv_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
     """Splits lines at the separator by which most have as many columns as the first.
 
     ``csv.Sniffer`` would take the comma of some labels, or the space of ``image 1.jpg``, for one.

@@ -88,13 +88,6 @@ class Table:
         labels = [] if self.label_from else self._label_columns(first, others)
         unused = [name for name in others if name not in labels]
         folders = {self.root, *(file.parent for file in self.files.values())}
-        for sheet in sheets.values():
-            if nested := sheet.nested & {path, split_column, self.group, *labels}:
-                raise sheet.error(
-                    f"the {_columns(sorted(nested))} must have a text or a number for each image,"
-                    " not a list or an object; where images have several classes, see the example"
-                    " of a multi-label classifier"
-                )
         of_names, names = names_of_numbers([*sheets.values()], labels, folders, self.class_names)
         notes = [
             f"classes from the {_columns(labels)}"
@@ -180,7 +173,11 @@ class Table:
             else _label_of(sheet, line, label_columns)
         )
         if not label:
-            raise sheet.error("it has no label", line)
+            raise sheet.error(
+                "it has no label that is a text or a number; where images have several classes, see"
+                " the example of a multi-label classifier",
+                line,
+            )
         group = row.get(self.group or "", "")
         if self.group is not None and not group:
             group = search_path(self.group, searched, "group")

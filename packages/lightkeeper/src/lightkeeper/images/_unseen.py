@@ -1,21 +1,19 @@
 """Finds out whether images that are to be measured were trained on, wherever they lie now."""
 
 import copy
-import filecmp
 import os
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Hashable, Iterable, Mapping
+from hashlib import blake2b, file_digest
 from typing import Any
 
 from ..exact._errors import UserError
 from ._batch import ArrayDataset
 from ._checkpoint import About
+from ._checkpoints import remembered_data
 from ._data_module import ImageDataModule
 from ._files import FileDataset
 from ._image_files import ImageFilesDataModule
 from ._map_dataset import MapDatasetModule
-from ._remembered import remembered_data
 
 _OF_SPLITS = (
     *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
@@ -35,8 +33,7 @@ def was_trained_on(about: About, data: ImageDataModule, split: str) -> bool | No
     Else it may be another data set whose names are alike: then files are compared with those of
     training, if these are where they were.
     """
-    digests = about.get("digests")
-    known = digests.get("train") if isinstance(digests, dict) else None
+    known = about.get("digests", {}).get("train")
     if known is not None and data.digests().get("train") == known:
         return False
     try:
@@ -124,44 +121,30 @@ def _identities(data: ImageDataModule, split: str) -> set[Hashable]:
 def _share_content(trained: ImageFilesDataModule, data: ImageFilesDataModule, split: str) -> bool:
     """Returns True likewise, by whatever path: for links to training images, and copies."""
     held_out = ("val", "test") if split == "all" else (split,)
-    seen = _Files(file.path for file in trained.files() if file.split == "train")
-    unseen = _Files(file.path for file in trained.files() if file.split in held_out)
-    measured = (file.path for file in data.files() if file.split == split)
-    return any(path in seen and path not in unseen for path in measured)
+    measured = [file.path for file in data.files() if file.split == split]
+    seen = _copies(measured, [file.path for file in trained.files() if file.split == "train"])
+    unseen = _copies(seen, [file.path for file in trained.files() if file.split in held_out])
+    return len(unseen) < len(seen)
 
 
-class _Files:
-    """Files in which a link to one, or a copy, is found."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._identities = set[tuple[int, int]]()
-        self._by_length = defaultdict[int, list[str]](list)
-        self._by_sample: dict[int, dict[bytes, list[str]]] = {}
-        for path in filter(os.path.isfile, paths):  # reading a named pipe would wait for ever
-            fact = os.stat(path)
-            self._identities.add((fact.st_dev, fact.st_ino))
-            self._by_length[fact.st_size].append(path)
-
-    def __contains__(self, path: str) -> bool:
-        if not os.path.isfile(path):
-            return False
-        fact = os.stat(path)
-        is_link = (fact.st_dev, fact.st_ino) in self._identities
-        alike = [] if is_link else self._alike(path, fact.st_size)
-        return is_link or any(filecmp.cmp(path, other, shallow=False) for other in alike)
-
-    def _alike(self, path: str, length: int) -> Sequence[str]:
-        """Returns the files of the same length and with the same bytes in the middle."""
-        if length not in self._by_length:
-            return []
-        if length not in self._by_sample:
-            samples = self._by_sample[length] = defaultdict(list)
-            for other in self._by_length[length]:
-                samples[_sample(other, length)].append(other)
-        return self._by_sample[length].get(_sample(path, length), [])
+def _copies(paths: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Returns those of some files that have the same content as one of others."""
+    alike = [*filter(os.path.isfile, paths)]  # reading a named pipe would wait for ever
+    known = [*filter(os.path.isfile, others)]
+    for fact in (os.path.getsize, _middle, _digest):  # the cheap ones first
+        facts = {path: fact(path) for path in {*alike, *known}}
+        common = {facts[path] for path in alike} & {facts[path] for path in known}
+        alike = [path for path in alike if facts[path] in common]
+        known = [path for path in known if facts[path] in common]
+    return alike
 
 
-def _sample(path: str, length: int) -> bytes:
+def _middle(path: str) -> bytes:
     with open(path, "rb") as file:
-        file.seek(length // 2)
+        file.seek(os.path.getsize(path) // 2)
         return file.read(_SAMPLE)
+
+
+def _digest(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file_digest(file, blake2b).digest()

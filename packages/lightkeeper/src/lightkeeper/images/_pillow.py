@@ -1,5 +1,11 @@
-"""Image files whose numbers Pillow takes for others: corrected if that is simple, else refused."""
+"""Image files that Pillow misreads or refuses: odd depths, damaged metadata."""
 
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -8,14 +14,65 @@ from PIL import Image, TiffImagePlugin
 from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from ._metadata import ORIENTATION, SIDEWAYS
+ORIENTATION = 0x0112
+"""The tag of EXIF and TIFF that says how an image is turned."""
 
+SIDEWAYS = (5, 6, 7, 8)
+"""Orientations with width and height exchanged."""
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+# of all parts of a PNG file that a reader may leave out, those with transparency or an orientation
+_KEPT = (b"tRNS", b"eXIf")
+_KEPT_TEXTS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
+_EXIF_ITEM = re.compile(rb"(infe[\2\3].{3}(?:.{4}|.{6}))Exif", re.DOTALL)  # of an AVIF file
 # tags of TIFF files that Pillow has no name for, and values of them
 _INKS = 332
-_WHITE_IS_ZERO, _BLACK_IS_ZERO, _CMYK, _YCBCR, _LAB = 0, 1, 5, 6, 8
+_WHITE_IS_ZERO, _CMYK, _YCBCR, _LAB = 0, 5, 6, 8
 _SEPARATE = 2
 _J2K_SIZES = b"\xff\x4f\xff\x51"  # begins the code stream of a JPEG 2000 file
 _J2K_BITS = 42  # bytes behind that begin: the bits of the first channel, less 1
+
+
+def orientation(image: Image.Image) -> int:
+    """Returns how an image is turned, 1 to 8 as in EXIF; 1, upright, where that cannot be read."""
+    with suppress(Exception):  # damaged metadata raises nearly every kind
+        image.getexif()
+    with suppress(Exception):  # Pillow keeps what it has read before the damage
+        stored = image.getexif().get(ORIENTATION)
+        return next((turn for turn in range(1, 9) if turn == stored), 1)  # a fraction, too
+    return 1
+
+
+def read_bytes(file: str | Path | BytesIO, count: int = -1) -> bytes:
+    """Reads the first bytes of a file, or all."""
+    with BytesIO(file.getbuffer()) if isinstance(file, BytesIO) else open(file, "rb") as opened:
+        return opened.read(count)
+
+
+def without_metadata(file: str | Path | BytesIO) -> BytesIO | None:
+    """Leaves out the parts of a PNG or AVIF file that say nothing about its pixels.
+
+    Pillow refuses a file for damage in them, and a PNG file for long ones. Returns None for files
+    of other formats.
+    """
+    start = read_bytes(file, len(_PNG))
+    if start == _PNG:
+        return BytesIO(_PNG + b"".join(_chunks_of_pixels(read_bytes(file))))
+    if start[4:] == b"ftyp":  # another part says how the image is turned
+        return BytesIO(_EXIF_ITEM.sub(rb"\1free", read_bytes(file)))
+    return None
+
+
+def _chunks_of_pixels(content: bytes) -> Iterator[bytes]:
+    start = len(_PNG)
+    while start < len(content):
+        end = start + 12 + int.from_bytes(content[start : start + 4])
+        kind, data = content[start + 4 : start + 8], content[start + 8 : end - 4]
+        is_kept = kind in _KEPT or data.startswith(_KEPT_TEXTS)
+        is_whole = zlib.crc32(kind + data) == int.from_bytes(content[end - 4 : end])
+        if kind[:1].isupper() or (is_kept and is_whole):
+            yield content[start:end]
+        start = end
 
 
 def correct_depth(image: Image.Image) -> None:
@@ -51,7 +108,8 @@ def _photometric(image: TiffImageFile) -> int:
 
 
 def _correct_tiff(image: TiffImageFile) -> None:
-    tags, photometric = image.tag_v2, _photometric(image)
+    tags = image.tag_v2
+    photometric = _photometric(image)
     is_plain = image.info["compression"] == "raw"  # libtiff reads the others
     if set(tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))) == {2} and max(_bits(image)) < 32:
         raise ValueError("its pixels are signed numbers; save it with unsigned ones")
@@ -63,7 +121,7 @@ def _correct_tiff(image: TiffImageFile) -> None:
         raise ValueError("its palette has 8 bits, not 16; save it in RGB")
     is_separate = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == _SEPARATE
     if is_separate and (is_plain or photometric == _LAB):
-        _correct_planes(image)
+        _require_letters(image)
     if tags.get(ORIENTATION) in SIDEWAYS:
         image.filename = ""  # or Pillow would map its pixels with width and height exchanged
 
@@ -73,22 +131,12 @@ def _is_subsampled(image: TiffImageFile) -> bool:
     return subsampling != (1, 1)
 
 
-def _correct_planes(image: TiffImageFile) -> None:
-    """Has Pillow read separate channels as they are: it knows the letter of each and no more."""
-    bits, photometric = set(_bits(image)), _photometric(image)
+def _require_letters(image: TiffImageFile) -> None:
+    """Requires separate channels that Pillow reads: it knows the letter of each and no more."""
     is_reversed = image.tag_v2.get(TiffImagePlugin.FILLORDER, 1) != 1
-    is_letter = bits == {8} and photometric not in (_WHITE_IS_ZERO, _YCBCR, _LAB)
-    is_letter |= bits == {1} and photometric == _BLACK_IS_ZERO
-    if is_reversed or not (is_letter or (bits == {16} and image.tile)):
+    has_letters = _photometric(image) not in (_WHITE_IS_ZERO, _YCBCR, _LAB)
+    if is_reversed or not has_letters or set(_bits(image)) != {8}:
         raise ValueError("its channels are stored separately; save it with interleaved channels")
-    if bits == {16}:
-        order = "L" if image.tag_v2.prefix == TiffImagePlugin.II else "B"
-        grey = image.mode if image.mode.startswith("I") else ""
-        image.tile = [
-            tile._replace(args=(grey or f"{tile.args[0][0]};16{order}", *tile.args[1:]))
-            for tile in image.tile
-            if isinstance(tile.args, tuple) and tile.args[0][0].isalpha()  # no further channel
-        ]
 
 
 def _require_j2k_depth(file: IO[bytes], mode: str) -> None:
