@@ -94,7 +94,7 @@ EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
 
 @cases(
     "options reason",
-    (f"{EARLY} --trainer.num_sanity_val_steps=1", "val/accuracy"),
+    (EARLY, "val/accuracy"),
     (EARLY.replace("EarlyStopping", "ModelCheckpoint"), "val/accuracy"),
     ("--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=val/acc", "val/accuracy"),
     (f"{EARLY} --trainer.callbacks.mode=b", "`mode`"),
@@ -111,7 +111,7 @@ EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
         "--trainer.callbacks+=ModelPruning --trainer.callbacks.pruning_fn=l1_unstructured",
         "ModelPruning could not resume; prune the weights of the finished run",
     ),
-    ("--trainer.enable_checkpointing=false", "--trainer: Trainer was configured with `enable_chec"),
+    ("--trainer.enable_checkpointing=false", "add --callbacks.best_checkpoint false --callbacks"),
 )
 def test_what_a_trainer_or_a_run_refuses_is_one_line(options, reason, workplace, capsys):
     assert reason in one_line(lambda: small(*options.split()), capsys)

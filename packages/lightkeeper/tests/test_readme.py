@@ -33,7 +33,7 @@ def test_a_project_finds_the_names_of_before_where_the_changelog_says():
     text = (README.parent / "CHANGELOG.md").read_text()
     rows = re.findall(r"^\| (`.*`) \| `(lightkeeper\.\w+)` \|$", text, re.MULTILINE)
     found = {name for names, part in rows for name in re.findall(r"`(\w+)`", names)}
-    assert len(found) == 19  # all that project.engine had, but ClassifierModule
+    assert len(found) == 17  # of project.engine; the text says where the other three are
     for names, part in rows:
         for name in re.findall(r"`(\w+)`", names):
             assert getattr(import_module(part), name)

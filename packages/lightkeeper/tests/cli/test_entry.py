@@ -44,17 +44,15 @@ def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch):
         raise UserError("wrong path")
 
 
-def test_memory_that_ran_out_is_advice():
-    with pytest.raises(RuntimeError) as error:
-        torch.empty(2**50)
-    advice = "out of memory; a smaller batch_size or image_size needs less"
-    assert explain(error.value) == advice
-
-
-def test_what_torch_says_of_its_arguments_keeps_its_traceback():
-    with pytest.raises(ValueError, match="more than 1 value per channel") as error:
-        nn.BatchNorm1d(3)(torch.zeros(1, 3))
-    assert explain(error.value) is None
+@cases(
+    "fail advice",
+    (lambda: nn.BatchNorm1d(3)(torch.zeros(1, 3)), "use a larger batch_size or image_size"),
+    (lambda: torch.empty(2**50), "out of memory; a smaller batch_size or image_size needs less"),
+)
+def test_an_error_of_torch_about_options_is_advice(fail, advice):
+    with pytest.raises((ValueError, RuntimeError)) as error:
+        fail()
+    assert advice in str(explain(error.value))
 
 
 LONG = "x" * 200_000

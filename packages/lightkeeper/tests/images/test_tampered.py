@@ -225,7 +225,7 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
         ),
     ),
     (
-        "optimizer_states.0.param_groups has other parameters",
+        "optimizer_states.0.param_groups.0 has other parameters",
         lambda content: content["optimizer_states"][0]["param_groups"][0]["params"].reverse(),
     ),
     (

@@ -29,13 +29,22 @@ TRACEBACK = "LIGHTKEEPER_TRACEBACK"
 """The variable that shows the traceback of user errors, too."""
 
 NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
-_UNTYPED = {
+_KNOWN = {
     "DefaultCPUAllocator: ": NO_MEMORY,
     "is killed by signal: Killed": WORKER_DIED,  # one that aborts has a bug
     "exited unexpectedly": WORKER_DIED,
     "by peer": "another process of this run has ended; it says why, unless the system killed it",
+    "Early stopping conditioned on metric": "",
+    "`val_check_interval` (": "",
+    "surrogates not allowed": "the name of a file is not UTF-8; rename it",
+    "more than 1 value per channel when training": (
+        "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size"
+    ),
 }
-"""Words of errors of the machine for which torch and gloo have no type, and advice."""
+"""Words of errors about the machine or the options that have no type of their own, and advice.
+
+Without advice, they are clear themselves.
+"""
 
 _SYSTEM = {
     **dict.fromkeys(
@@ -148,8 +157,9 @@ def _description(error: BaseException) -> str | None:
     if kind == "MisconfigurationException":
         calls = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
         return None if "log" in calls else " ".join(text.split())  # what a step logs is a bug
-    known = _UNTYPED.items() if isinstance(error, RuntimeError) else ()
-    return next((advice for words, advice in known if words in text), None)
+    is_known = isinstance(error, RuntimeError | ValueError)
+    known = (advice for words, advice in _KNOWN.items() if is_known and words in text)
+    return next((advice or " ".join(text.split()) for advice in known), None)
 
 
 def _own_packages() -> tuple[str, str]:

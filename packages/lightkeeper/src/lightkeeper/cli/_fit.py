@@ -148,6 +148,13 @@ class FitCommand(Command):
 
     def _callbacks(self) -> list[Callback]:
         options = self.config_init.callbacks
+        if self.config.trainer.enable_checkpointing is False and (
+            options.best_checkpoint or options.last_checkpoint
+        ):
+            raise UserError(
+                "--trainer.enable_checkpointing false: callbacks keep the checkpoints here; add"
+                " --callbacks.best_checkpoint false --callbacks.last_checkpoint false"
+            )
         self._describe = DescribeCheckpoint()
         callbacks: list[Callback] = [self._describe]
         for name, cls in {**_OWN, **self.default_callbacks}.items():
