@@ -269,7 +269,7 @@ def _network_of(
             f"--model.weights: '{source}' has several networks that fit, with the prefixes"
             f" {shorten(', '.join(map(repr, (best, *others))), 200)}; save the one to start from, in"
             " Python as in torch.save({n: w for n, w in"
-            f" read_weights({source!r}).tensors.items()"
+            f" lightkeeper.images.read_weights({source!r}).tensors.items()"
             f" if n.startswith({others[-1]!r})}}, 'one.pth')"
         )
     return {

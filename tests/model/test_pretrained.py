@@ -9,6 +9,7 @@ from unicodedata import normalize
 from unittest.mock import Mock
 
 import huggingface_hub
+import lightkeeper.images
 import pytest
 import timm
 import torch
@@ -254,7 +255,7 @@ def test_of_two_networks_none_is_taken_and_the_message_has_the_line_that_saves_o
     with pytest.raises(UserError, match=f"several networks .* prefixes {prefixes}") as error:
         loaded(Path("both.pth"), write(*networks), 7)
     (line,) = re.findall(r"torch\.save\(.*\)", str(error.value))
-    exec(line, {"torch": torch, "ImageClassifier": ImageClassifier})
+    exec(line, {"torch": torch, "lightkeeper": lightkeeper})
     state, _ = loaded(Path("again.pth"), torch.load("one.pth"), 7)
     expected = {name: networks[1][name] for name in state if ".3." not in name}
     assert all(torch.equal(state[name], value) for name, value in expected.items())
