@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 import pytest
 from lightkeeper.exact import UserError
-from lightkeeper.images import MapDatasetModule
+from lightkeeper.images import MapDatasetModule, predict_files
 from lightkeeper.images._predictions import QUIET
 from lightning.pytorch import Trainer
 from PIL import Image
@@ -184,6 +184,7 @@ def test_names_are_texts_that_differ_wherever_they_come_from(tmp_path, names, co
         folder.files,
         lambda: pairs.class_names,
         lambda: trainer.fit(classifier, datamodule=ToyData()),
+        lambda: predict_files(classifier, []),
     ):
         with pytest.raises(UserError, match=complaint):
             use()

@@ -14,6 +14,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from ..exact._errors import UserError
 from ._batch import BatchDataset
+from ._class_names import require_class_names
 from ._data_module import ImageDataModule
 from ._files import FileDataset, prepare
 from ._quiet import quiet_libraries
@@ -132,7 +133,9 @@ def predict_files(
 
     Raises:
         UnreadableFileError: A file is no image.
+        UserError: Two classes have one name, by which a prediction would have one of them alone.
     """
+    require_class_names(model.class_names)
     model.eval()
     predictions: list[Prediction] = []
     for start in range(0, len(paths), batch_size):

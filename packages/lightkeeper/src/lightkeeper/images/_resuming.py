@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.optim import LBFGS, Adafactor, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import first_sentence
@@ -26,9 +27,9 @@ _OF_SCHEDULES = ("last_epoch", "base_lrs", "_last_lr", "_step_count")
 _MISFIT = "does not fit this run"
 
 _Count = Annotated[int, Rule("a whole number from 0", lambda count: count >= 0)]
-_FromZero = Annotated[Any, Rule("a number from 0", lambda x: _is_number(x) and x >= 0)]
-_Place = Annotated[Any, Rule("a whole number or names", lambda value: _is_place(value))]
-_Score = Annotated[Any, Rule("a number", lambda x: x is None or _is_number(x))]
+_FromZero = Annotated[object, Rule("a number from 0", lambda x: _is_number(x) and x >= 0)]
+_Place = Annotated[object, Rule("a whole number or names", lambda value: _is_place(value))]
+_Score = Annotated[object, Rule("a number", lambda x: x is None or _is_number(x))]
 
 
 class _Kept(TypedDict):
@@ -59,10 +60,10 @@ class Restorable(TypedDict):
     about: _Facts
     epoch: _Count
     global_step: _Count
-    loops: dict[str, dict[str, Any]]
-    callbacks: dict[str, Any]
-    optimizer_states: list[dict[str, Any]]
-    lr_schedulers: list[dict[str, Any]]
+    loops: dict[str, dict[str, object]]
+    callbacks: dict[str, object]
+    optimizer_states: list[dict[str, object]]
+    lr_schedulers: list[dict[str, object]]
     metric_states: NotRequired[list[dict[str, dict[str, Tensor]]]]
 
 
@@ -113,7 +114,7 @@ def _require_counts(value: Any, example: Mapping[str, object]) -> None:
                 require_fit(value[key], _Count)
 
 
-def _require_state_of(callback: Callback, state: Any) -> None:
+def _require_state_of(callback: Callback, state: object) -> None:
     """Requires a state of Lightning's callbacks; those of others know what they saved."""
     if isinstance(callback, ModelCheckpoint):
         require_fit(state, _Kept)
@@ -122,7 +123,7 @@ def _require_state_of(callback: Callback, state: Any) -> None:
         _try_to_load(callback, state)
 
 
-def _try_to_load(restored: Any, state: Any) -> None:
+def _try_to_load(restored: Any, state: object) -> None:
     """Lets a copy load a state, which may be of the right types and have no meaning."""
     try:
         copy(restored).load_state_dict(state)
@@ -188,7 +189,7 @@ def _require_shapes(states: dict[Any, dict[str, Any]], parameters: Sequence[Tens
                     require_like(value, parameter)
 
 
-def _require_schedule(state: dict[str, Any], schedule: Any) -> None:
+def _require_schedule(state: dict[str, object], schedule: LRScheduler) -> None:
     """Requires values like those of a new schedule, of which a class may keep more or fewer."""
     example = {name: value for name, value in schedule.state_dict().items() if name in state}
     is_theirs = type(schedule).__module__.startswith(("torch.optim", "lightning.pytorch"))
