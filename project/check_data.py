@@ -12,7 +12,7 @@ from lightkeeper.exact import UserError, note
 
 _MAX_LISTED = 10
 _WIDEST = 60  # characters of a class's name
-_OF_DATA: dict[str, tuple[Any, str]] = {
+_OF_DATA: dict[str, tuple[object, str]] = {
     "root": (str, "The folder that paths in the table are relative to, by default its own."),
     "path_column": (str, "The column of the image files or ids."),
     "label_column": (str, "The column of the classes, by name or number."),

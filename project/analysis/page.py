@@ -31,7 +31,9 @@ from project.model import ImageClassifier
 _THUMBNAIL = 160  # pixels
 
 
-def render(run: Path, about: Mapping[str, object], metrics: Metrics, images: dict[str, Any]) -> str:
+def render(
+    run: Path, about: Mapping[str, object], metrics: Metrics, images: dict[str, object]
+) -> str:
     """Renders the page; ``images`` are sections, or ``missing``: why there are none."""
     config = run / "config.yaml"
     curves = read_curves(run)
@@ -53,11 +55,11 @@ def render(run: Path, about: Mapping[str, object], metrics: Metrics, images: dic
     )
 
 
-def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
+def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, object]:
     """Draws the reliability diagram, ``count`` confident mistakes and Grad-CAM."""
     wrong = test.confident(correct=False, count=count)
     right = test.confident(correct=True, count=count // 2)
-    cams, no_cams = list[dict[str, Any]](), ""
+    cams, no_cams = list[dict[str, object]](), ""
     try:
         cams = _describe_images(model, test, [*right, *wrong[: count // 2]], with_cam=True)
     except ValueError as error:  # of a network that it cannot explain
@@ -131,7 +133,7 @@ def _template(name: str) -> Template:
 
 def _describe_images(
     model: ImageClassifier, test: Evaluation, indices: list[int], with_cam: bool = False
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Lists images for the page, with pixels and Grad-CAM as ``data:`` URLs."""
     rows = []
     for index in indices:

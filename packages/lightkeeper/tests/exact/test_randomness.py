@@ -7,7 +7,8 @@ import pytest
 import torch
 from lightkeeper.exact import uniform
 from lightkeeper.exact._randomness import Purpose, derived_seed
-from lightkeeper.exact._sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
+from lightkeeper.exact._sampler import EvaluationSampler, TrainingSampler, shuffled
+from lightkeeper.images._batch import weighted_draw
 
 from tests.toy import cases
 

@@ -43,7 +43,7 @@ def test_a_worker_that_was_killed_is_one_line(capsys):
 
     with pytest.raises(SystemExit), one_line_errors():
         kill()
-    assert capsys.readouterr().err.startswith("error: a process that loads images has died")
+    assert capsys.readouterr().err.startswith("error: a process that loads data has died")
 
 
 @cases("number", errno.ENOSPC, errno.EROFS, errno.ENOENT, errno.EMFILE)

@@ -240,7 +240,7 @@ def table(*rows, header="path,label,split"):
     ),
     ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column: must name"),
     ({"t.json": "[{}]"}, "each line must be the object of an image"),
-    ({"t.parquet": ""}, r"needs the package pyarrow: pip install .*\[tables\]"),
+    ({"t.parquet": ""}, r"needs the package pyarrow: pip install pyarrow$"),
     ({"t.jsonl": "{"}, r"t\.jsonl' cannot be read as a table: line 1"),
     ({"t.jsonl": "{}\n\n{]"}, r"t\.jsonl' cannot be read as a table: line 3"),
     ({"t.jsonl": '{"path": ' + "[" * 100_000}, r"t\.jsonl' cannot be read as a table"),

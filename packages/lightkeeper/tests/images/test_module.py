@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from lightkeeper.exact import UserError, uniform
-from lightkeeper.exact._sampler import weighted_draw
 from lightkeeper.images import ArrayDataset
+from lightkeeper.images._batch import weighted_draw
 from torchvision.transforms import v2
 
 from tests.job import trainer

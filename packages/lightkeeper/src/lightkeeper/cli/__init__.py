@@ -1,7 +1,8 @@
 """Commands with one-line errors: training, evaluation, predictions.
 
 Examples:
-    A command is a subclass that says what people change:
+    A command is a subclass that says what people change. A ``LightningCLI`` beside it has the
+    attributes ``model`` and ``datamodule``, as in the template:
 
     >>> from lightning.pytorch.callbacks import DeviceStatsMonitor
     >>> class Fit(FitCommand):

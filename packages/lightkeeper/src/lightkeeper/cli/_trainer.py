@@ -1,6 +1,7 @@
 """Lightning's Trainer as commands build it, and what its options may not ask of a run."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,20 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from ..exact._errors import UserError, listed, require
-from ..exact._processes import watch_processes
+from ..exact._processes import end_with_parent
 from ..exact._upstream_loop import make_exact
 from ..images._checkpoints import BestCheckpoint
 from ..images._data_module import ImageDataModule
 
+_FIRST_PID = "LOCAL_RANK_0_PID"  # in the environment of what the first process starts
 _TUNER = "use Lightning's Tuner in Python before the run"
 _NOT_RESUMABLE: dict[type, str] = {
     StochasticWeightAveraging: "average the weights with EMAWeightAveraging",
     BatchSizeFinder: _TUNER,
     LearningRateFinder: _TUNER,
     BaseFinetuning: (
-        "train the head first with --config examples/recipes/lp_ft.yaml, or the head alone with"
-        " --model.freeze backbone"
+        "train the head alone first, with --model.freeze backbone, and start another run from its"
+        " weights"
     ),
     ModelPruning: "prune the weights of the finished run with torch.nn.utils.prune",
 }
@@ -142,3 +144,16 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
     """Returns the callbacks of a trainer."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
     return callbacks
+
+
+def watch_processes(launcher: object) -> None:
+    """Has Linux end the processes that Lightning started when the first one ends, however it does.
+
+    Otherwise they would wait in a collective until the backend's time limit. Lightning's observer
+    ends the first one when another dies; torchrun and srun watch their own.
+    """
+    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        if hasattr(launcher, "procs"):
+            os.environ[_FIRST_PID] = str(os.getpid())
+    elif _FIRST_PID in os.environ:
+        end_with_parent(int(os.environ[_FIRST_PID]), signal.SIGKILL)

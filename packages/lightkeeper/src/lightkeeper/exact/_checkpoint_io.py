@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from ._errors import UserError, first_sentence
+from ._errors import UserError, first_sentence, listed, note
 from ._files import whole_file
 from ._pickles import require_modest
 from ._plain import MisfitError, plain, require_tree
 
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
 
+OPTIONS = "hyper_parameters"
+OPTIONS_OF_ALL = (OPTIONS, "datamodule_hyper_parameters")
 Checkpoint = dict[str, Any]
 """The contents of a checkpoint."""
 
@@ -41,9 +43,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         """Writes the file, or leaves what was there before.
 
+        Hyperparameters that a file cannot hold, such as a network, are left out, with a note.
+
         Raises:
-            TypeError: Something in it is neither a number, text, a tensor, a list nor a dict.
+            TypeError: Something else is neither a number, text, a tensor, a list nor a dict.
         """
+        self._leave_out_options(checkpoint)
         try:
             checkpoint = plain(checkpoint)
         except MisfitError as error:  # while what was trained can still be saved otherwise
@@ -55,6 +60,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         with whole_file(path) as partial, open(partial, "wb") as file:
             torch.save(checkpoint, file)
         self._written.add(path.resolve())
+
+    def _leave_out_options(self, checkpoint: Checkpoint) -> None:
+        left_out: list[str] = []
+        for key in OPTIONS_OF_ALL:
+            options = checkpoint.get(key, {})
+            left_out += (others := [name for name in options if not _is_plain(options[name])])
+            if others:
+                kept = {name: options[name] for name in options if name not in others}
+                checkpoint[key] = kept
+        if left_out and not self._written:
+            note(
+                f"checkpoints leave out the hyperparameters {listed(left_out)}, which are no plain"
+                " values; load_from_checkpoint needs them as arguments"
+            )
 
     def load_checkpoint(
         self, path: str | Path, map_location: object = "cpu", weights_only: bool | None = True
@@ -69,6 +88,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         is_ours = target.is_relative_to(self._folder) or target in self._written
         if is_ours and target.suffix == ".ckpt" and target.is_file():
             Path(path).unlink()
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        plain(value)
+    except MisfitError:
+        return False
+    return True
 
 
 def read_file(path: str | Path) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 LINES = "\n"
 _LONGEST_LINE = 2000  # characters, more than those of a long path and its message
 WORKER_DIED = (
-    "a process that loads images has died, perhaps because memory ran out; fewer workers"
+    "a process that loads data has died, perhaps because memory ran out; fewer workers"
     " (num_workers) or a smaller batch_size need less"
 )
 ROOM_FOR_WORKERS = (

@@ -133,7 +133,7 @@ class LastCheckpoint(Callback):
         self._do(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
 
     def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
-        """Stops this process, without which the others end, if it was asked to; all was saved."""
+        """Ends the process if a signal came: after training, nothing is left to save."""
         if self._request.made:
             _stop(trainer)
 
@@ -155,10 +155,11 @@ class LastCheckpoint(Callback):
         if not trainer.training:
             return
         self._resumed = True
-        self._metrics = checkpoint[_METRICS]  # Lightning clears the trainer's before it trains
+        # of a checkpoint from before this callback, there are none
+        self._metrics = checkpoint.get(_METRICS, {})  # Lightning clears the trainer's before
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
         load_metrics(trainer, pl_module, checkpoint.get(_STATES, []))
-        trainer.should_stop = checkpoint[_SHOULD_STOP]
+        trainer.should_stop = checkpoint.get(_SHOULD_STOP, False)
         is_done = 0 <= trainer.max_steps <= checkpoint["global_step"]
         if not (trainer.should_stop or is_done):
             reopen_epoch(checkpoint)

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch.utils.data import Dataset, IterableDataset
 
-from ._errors import UserError, require
+from ._errors import UserError, listed, note, require
 from ._randomness import Purpose, derived_seed, held_generators, seed_generators
 from ._sampler import EvaluationSampler, TrainingSampler
 from ._upstream import position_of
@@ -44,7 +44,7 @@ class ExactDataLoader(LazyDataLoader):
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[object],
         trainer: Trainer,
         batch_size: int,
         shuffle: bool = False,
@@ -68,6 +68,7 @@ class ExactDataLoader(LazyDataLoader):
         )
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
         self.trainer = trainer
+        self._order = {"seed": self.seed, "batch_size": batch_size, "samples": size}
         self.shuffle = shuffle
         sampler: TrainingSampler | EvaluationSampler
         if shuffle:
@@ -90,6 +91,20 @@ class ExactDataLoader(LazyDataLoader):
         self.sampler.rank = self.trainer.global_rank  # type: ignore[attr-defined]
         return super().__iter__()
 
+    def state_dict(self) -> dict[str, int]:
+        """Returns what the order of samples follows from, beside the trainer's epoch and batch."""
+        return self._order
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Says so where a run goes on in another order than it began in."""
+        changes = [
+            f"{name} is {value:,}, not {state_dict[name]:,}"
+            for name, value in self._order.items()
+            if value != state_dict.get(name, value)
+        ]
+        if changes and self.trainer.is_global_zero:
+            note(f"{listed(changes)}: the rest of this epoch may repeat or leave out samples")
+
     def _seed_step(self, number: int) -> None:
         """Seeds what the model draws, such as dropout, before a batch."""
         trainer = self.trainer
@@ -100,10 +115,10 @@ class ExactDataLoader(LazyDataLoader):
         seed_generators(seed, trainer.strategy.root_device)
 
 
-class _SeededDataset(Dataset[Any]):
+class _SeededDataset(Dataset[object]):
     """Seeds all generators by (seed, epoch, index) before each sample of a dataset."""
 
-    def __init__(self, dataset: Dataset[Any], seed: int) -> None:
+    def __init__(self, dataset: Dataset[object], seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
         self._held = held_generators(dataset)
@@ -111,7 +126,7 @@ class _SeededDataset(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
-    def __getitem__(self, key: tuple[int, int] | int) -> Any:
+    def __getitem__(self, key: tuple[int, int] | int) -> object:
         epoch, index = key if isinstance(key, tuple) else (0, key)
         seed = derived_seed(Purpose.DATASET, self.seed, epoch, index)
         seed_generators(seed, held=self._held)

@@ -82,7 +82,7 @@ def _state_of(metric: Metric) -> State:
 
 
 def _add(metric: Metric, state: State) -> None:
-    """Gives a metric a state, or adds it to that of another process, of which there is none now."""
+    """Sets a metric's state, or merges that of a rank that no longer exists into it."""
     has_shapes = (
         key in state and state[key].shape == value.shape
         for key, value in metric.metric_state.items()

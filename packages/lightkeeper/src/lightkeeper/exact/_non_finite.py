@@ -1,6 +1,7 @@
 """Stops training if a gradient or a weight is not finite, before it is saved."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
@@ -15,22 +16,46 @@ from ._loggers import logging_interval
 _ADVICE = "the checkpoints are from before; try a lower learning rate, in another run"
 
 
-def require_finite(weights: Mapping[str, object], step: int) -> None:
-    """Raises an error if a weight is not finite."""
-    for name, value in weights.items():
-        if isinstance(value, Tensor) and not value.isfinite().all():
+def require_finite(
+    weights: Mapping[str, object], step: int, but: Collection[str] = frozenset()
+) -> None:
+    """Raises an error if a weight is not finite, of those that should be."""
+    for name in _not_finite(weights):
+        if name not in but:
             raise NonFiniteError(
                 f"{name} has values that are not finite after step {step}; {_ADVICE}"
             )
 
 
+def _not_finite(weights: Mapping[str, object]) -> Iterator[str]:
+    for name, value in weights.items():
+        if isinstance(value, Tensor) and not value.isfinite().all():
+            yield name
+
+
 class StopOnNonFinite(Callback):
-    """Stops training at a gradient, a weight or a loss that is not finite.
+    """Stops training at a gradient, a weight or a loss that is not finite, before it is saved.
+
+    The losses are those that the model logs as ``train/loss``, ``val/loss`` and ``test/loss``.
+    Buffers that are not finite from the start, such as masks, stay as they are.
 
     Lightning's ``detect_anomaly`` slows each step down. On a CPU each step is checked. Other devices
     would have to wait for Python, so only the steps are checked that are logged, which wait anyway.
     A loss scaler skips such steps by itself, until its scale is below 1.
     """
+
+    _masks: Collection[str] | None = None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remembers what is not finite from the start."""
+        self._masks = frozenset(_not_finite(pl_module.state_dict()))
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Checks the weights, which may be saved between two steps that are checked."""
+        if self._masks is not None:
+            require_finite(checkpoint["state_dict"], trainer.global_step, self._masks)
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
@@ -61,7 +86,8 @@ class StopOnNonFinite(Callback):
                 f"training stopped after step {trainer.global_step}: train/loss is not"
                 f" finite; {_ADVICE}"
             )
-        require_finite(pl_module.state_dict(), trainer.global_step)
+        if self._masks is not None:
+            require_finite(pl_module.state_dict(), trainer.global_step, self._masks)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checks the loss of the validation, or of the test, where finite weights may overflow.

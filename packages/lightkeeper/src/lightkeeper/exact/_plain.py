@@ -5,9 +5,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import NoneType
-from typing import (
-    Any,
-)
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +68,7 @@ def plain(value: object) -> Any:
     return _plain_scalar(value)
 
 
-def _plain_scalar(value: object) -> Any:
+def _plain_scalar(value: object) -> object:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, np.bool_):
@@ -84,7 +82,7 @@ def _plain_scalar(value: object) -> Any:
     raise MisfitError(f"is a {type(value).__name__}")
 
 
-def _plain_part(key: object, part: object) -> Any:
+def _plain_part(key: object, part: object) -> object:
     try:
         return plain(part)
     except MisfitError as error:

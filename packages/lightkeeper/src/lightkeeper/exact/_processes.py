@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, try again
-_FIRST_PID = "LOCAL_RANK_0_PID"  # in the environment of what the first process starts
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
@@ -49,24 +48,11 @@ class StopRequest:
         self.made = True
 
 
-def watch_processes(launcher: object) -> None:
-    """Has Linux end the processes that Lightning started when the first one ends, however it does.
-
-    Otherwise they would wait in a collective until the backend's time limit. Lightning's observer
-    ends the first one when another dies; torchrun and srun watch their own.
-    """
-    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
-        if hasattr(launcher, "procs"):
-            os.environ[_FIRST_PID] = str(os.getpid())
-    elif _FIRST_PID in os.environ:
-        end_with_parent(int(os.environ[_FIRST_PID]), signal.SIGKILL)
-
-
 def end_with_first(trainer: "Trainer") -> None:
     """Has Linux end this process when the first one ends, if that has started it.
 
     Otherwise it would wait in a collective until the backend's time limit. Scripts call this when
-    processes can communicate, commands :func:`watch_processes` before.
+    processes can communicate, commands ``watch_processes`` before.
     """
     first = trainer.strategy.broadcast(os.getpid())
     if trainer.local_rank > 0 and os.getppid() == first:

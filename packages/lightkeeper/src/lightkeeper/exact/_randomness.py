@@ -55,8 +55,7 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
         seed: Any integer that fits 64 bits.
         epoch: The number of the epoch.
         indices: int64 (N,), the samples' positions in their dataset.
-        purpose: See :class:`Purpose`; the built-in data have 1 to 3 and numbers from 100, yours
-            from 1000.
+        purpose: Tells numbers for different things apart: yours from 1000, lower ones are taken.
         count: The numbers of each sample.
 
     Returns:

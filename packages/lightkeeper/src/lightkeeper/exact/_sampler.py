@@ -25,8 +25,8 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
     classes is its first class.
 
     Args:
-        size: The number of images, at least ``batch_size``.
-        batch_size: Images in a batch of all devices together, a multiple of ``world_size``.
+        size: The number of samples, at least ``batch_size``.
+        batch_size: Samples in a batch of all devices together, a multiple of ``world_size``.
         seed: Decides the order.
         position: Returns the epoch and the number of its batches that are done; called when
             iteration begins.
@@ -63,10 +63,10 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
 
 
 class EvaluationSampler(DistributedSampler[int], SequentialSampler):
-    """Deals a dataset out in turns, in a fixed order, each image once.
+    """Deals a dataset out in turns, in a fixed order, each sample once.
 
-    torch's ``DistributedSampler`` repeats images until each process has as many. Here some
-    processes have an image less than ``len`` says, which is the same on all, so that they agree on
+    torch's ``DistributedSampler`` repeats samples until each process has as many. Here some
+    processes have one less than ``len`` says, which is the same on all, so that they agree on
     the number of batches of a ``limit_val_batches``.
     """
 
@@ -78,36 +78,12 @@ class EvaluationSampler(DistributedSampler[int], SequentialSampler):
         return iter(self.order[self.rank :: self.num_replicas].tolist())
 
 
-def weighted_draw(
-    labels: Tensor, counts: Tensor, batch_size: int, balance: float, seed: int, epoch: int
-) -> Tensor:
-    """Draws the samples of an epoch with replacement, as a function of (seed, epoch).
-
-    Those of small classes come more often: the share of a class with n images is proportional to
-    ``n ** (1 - balance)`` (Kang et al., 2020, https://arxiv.org/abs/1910.09217). A balance of 0
-    draws each image alike often, 1 each class, 0.5 is square-root sampling. An epoch has as many
-    whole batches as without balance. ``counts`` are the images of each class. Returns indices, see
-    ``ImageBatch``.
-    """
-    size = len(labels)
-    length = size // batch_size * batch_size
-    edges = counts.double().pow(-balance)[labels].cumsum(0)
-    draws = _fine_uniform(seed, epoch, torch.arange(length), Purpose.BALANCE) * edges[-1]
-    drawn = torch.searchsorted(edges, draws, right=True).clamp_(max=size - 1)
-    # an image that comes again is augmented in another way, see ImageBatch.indices
-    order = drawn.argsort(stable=True)
-    counts = drawn.bincount(minlength=size)
-    again = torch.empty_like(drawn)
-    again[order] = torch.arange(length) - (counts.cumsum(0) - counts)[drawn[order]]
-    return drawn + size * again
-
-
 def shuffled(size: int, seed: int, epoch: int) -> Tensor:
     """Returns the order of an epoch's samples, int64 (size,), by a 48-bit hash, on any machine."""
-    return _fine_uniform(seed, epoch, torch.arange(size), Purpose.ORDER).argsort(stable=True)
+    return fine_uniform(seed, epoch, torch.arange(size), Purpose.ORDER).argsort(stable=True)
 
 
-def _fine_uniform(seed: int, epoch: int, indices: Tensor, purpose: Purpose) -> Tensor:
+def fine_uniform(seed: int, epoch: int, indices: Tensor, purpose: Purpose) -> Tensor:
     """Returns numbers in [0, 1) in steps of 2^-48, float64 (N,)."""
     coarse, fine = uniform(seed, epoch, indices, purpose, 2).double().unbind(1)
     return coarse + fine * 2.0**-24

@@ -39,7 +39,7 @@ PRIVATE_NAMES = {
     # below as well
     f"{_EPOCH_LOOP}:_TrainingEpochLoop.reset": "31f50fa57a84",
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
-    # position_of, progress_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
+    # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
     # follow_until_averaging: the average is the initial weights until its first update
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
@@ -60,12 +60,11 @@ def correct_progress(trainer: Trainer) -> None:
     metric at the end of the epoch.
     """
     loop = trainer.fit_loop.epoch_loop
-    # not by way of the property of the first, which makes that True with a limit of steps
+    # not by fit_loop's setter, which would set epoch_loop.restarting if max_steps is set
     trainer.fit_loop._restarting = loop.restarting = False
     loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
-    by_hand = (
-        not trainer.lightning_module.automatic_optimization
-    )  # where a batch may take several steps
+    # where a batch may take several steps
+    by_hand = not trainer.lightning_module.automatic_optimization
     loop._batches_that_stepped = (
         loop.batch_progress.total.completed if by_hand else trainer.global_step
     )

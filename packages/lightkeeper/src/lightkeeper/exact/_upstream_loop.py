@@ -33,8 +33,8 @@ class _ExactResults(_ResultCollection):
     """Values that training logs, to which those from before the run was stopped are added.
 
     Attributes:
-        earlier: The sums of before by the key of the value that they are added to; those of this
-            process, and in the first one perhaps of others that there are no more.
+        earlier: Sums from before the run was stopped, by key; rank 0 has those of ranks that no
+            longer exist, too.
     """
 
     def __init__(self) -> None:
@@ -79,6 +79,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
             for key, result in self._results.items()
             if result.is_tensor and result.meta.on_epoch and not result.has_reset
         }
+        # saved sums that were not logged again yet, then those of lost ranks
         waiting, *of_others = self._results.earlier or [{}]
         shares = gather([waiting | states, *filter(None, of_others)])
         results = [states for share in shares for states in share]

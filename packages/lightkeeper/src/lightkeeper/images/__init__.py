@@ -35,7 +35,8 @@ Examples:
     >>> FileDataset([Path("1.jpg")], torch.tensor([0]), Noise.preprocessing).name(0)
     '1.jpg'
 
-    A classifier is any LightningModule that adds the callbacks that describe its checkpoints:
+    A classifier is a LightningModule with ``class_names`` and ``preprocessing``, as the template's
+    ``ImageClassifier``, which adds the callbacks that describe its checkpoints:
 
     >>> from lightning.pytorch import LightningModule
     >>> class Classifier(LightningModule):

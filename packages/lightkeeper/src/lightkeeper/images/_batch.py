@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_convert
 
+from ..exact._randomness import Purpose
+from ..exact._sampler import fine_uniform
 from ..exact._workers import LazyDataLoader, worker_options
 
 Keys = Sequence[tuple[int, int]] | Sequence[int]
@@ -103,6 +105,30 @@ class ArrayDataset:
     def name(self, index: int) -> str:
         """The set's name and the image's number in it."""
         return f"{self.names} {index}"
+
+
+def weighted_draw(
+    labels: Tensor, counts: Tensor, batch_size: int, balance: float, seed: int, epoch: int
+) -> Tensor:
+    """Draws the samples of an epoch with replacement, as a function of (seed, epoch).
+
+    Those of small classes come more often: the share of a class with n samples is proportional to
+    ``n ** (1 - balance)`` (Kang et al., 2020, https://arxiv.org/abs/1910.09217). A balance of 0
+    draws each sample alike often, 1 each class, 0.5 is square-root sampling. An epoch has as many
+    whole batches as without balance. ``counts`` are the samples of each class. Returns indices, see
+    ``ImageBatch``.
+    """
+    size = len(labels)
+    length = size // batch_size * batch_size
+    edges = counts.double().pow(-balance)[labels].cumsum(0)
+    draws = fine_uniform(seed, epoch, torch.arange(length), Purpose.BALANCE) * edges[-1]
+    drawn = torch.searchsorted(edges, draws, right=True).clamp_(max=size - 1)
+    # a sample that comes again is augmented in another way, see ImageBatch.indices
+    order = drawn.argsort(stable=True)
+    counts = drawn.bincount(minlength=size)
+    again = torch.empty_like(drawn)
+    again[order] = torch.arange(length) - (counts.cumsum(0) - counts)[drawn[order]]
+    return drawn + size * again
 
 
 def image_loader(

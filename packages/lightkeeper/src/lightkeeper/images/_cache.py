@@ -31,7 +31,7 @@ class ImageCache:
     Args:
         folder: The folder for the file, which an earlier run with the same images and settings may
             have made.
-        rows: Rows of :func:`..loading.check.check_files`. Image files are the same if these are:
+        rows: Rows of ``_check.check_files``. Image files are the same if these are:
             names below the root of the data, lengths and times of change.
         preprocessing: The steps that fit images to the network's input.
         is_cropped: If true, images are cached scaled down to ``resize``, to be cropped at random.

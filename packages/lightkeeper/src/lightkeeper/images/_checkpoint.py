@@ -19,7 +19,13 @@ from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hpara
 from torch import Tensor
 from torch.serialization import safe_globals
 
-from ..exact._checkpoint_io import AtomicCheckpointIO, Checkpoint, read_file
+from ..exact._checkpoint_io import (
+    OPTIONS,
+    OPTIONS_OF_ALL,
+    AtomicCheckpointIO,
+    Checkpoint,
+    read_file,
+)
 from ..exact._errors import UserError, listed
 from ..exact._non_finite import require_finite
 from ..exact._plain import MisfitError, inside
@@ -36,8 +42,6 @@ About = Checkpoint
 
 
 _VERSION = "pytorch-lightning_version"
-_OPTIONS = "hyper_parameters"
-_OPTIONS_OF_ALL = (_OPTIONS, "datamodule_hyper_parameters")
 _Version = Annotated[
     str, Rule("a version", lambda text: re.fullmatch(r"[2-9](\.\d+)+([.\w]*\d)?", text) is not None)
 ]
@@ -118,7 +122,7 @@ def _described(content: object) -> object:
     """
     if not isinstance(content, dict) or ABOUT in content:
         return content
-    if not isinstance(options := content.get(_OPTIONS), dict):
+    if not isinstance(options := content.get(OPTIONS), dict):
         return content
     known = ("model", "class_names", "preprocessing")
     about = {name: options[name] for name in known if name in options}
@@ -181,7 +185,7 @@ def read_newest(
 def keep_plain_options(checkpoint: Checkpoint) -> list[str]:
     """Keeps hyperparameters that a checkpoint can hold, as plain values; names the others."""
     left_out: list[str] = []
-    for key in _OPTIONS_OF_ALL:
+    for key in OPTIONS_OF_ALL:
         if key in checkpoint:
             checkpoint[key], others = remembered(checkpoint[key])
             left_out += others

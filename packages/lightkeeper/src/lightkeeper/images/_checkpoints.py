@@ -100,12 +100,12 @@ def _facts(data: object, name: str) -> dict[str, object]:
     return dict(getattr(data, name, dict)())
 
 
-def measured(trainer: Trainer, model: object) -> dict[str, dict[str, Any]]:
+def measured(trainer: Trainer, model: object) -> dict[str, dict[str, object]]:
     """Returns the newest metrics of ``val`` and ``test``: the model's ``results``, or what it logs.
 
     A model whose steps only log has no results, such as one that is trained without labels.
     """
-    logged: dict[str, dict[str, Any]] = {}
+    logged: dict[str, dict[str, object]] = {}
     for name, value in trainer.callback_metrics.items():
         split, _, rest = name.partition("/")
         if split in ("val", "test"):

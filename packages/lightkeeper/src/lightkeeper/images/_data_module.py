@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader
 
 from ..exact._errors import UserError, require
 from ..exact._randomness import Purpose, derived_seed, seed_generators
-from ..exact._sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
+from ..exact._sampler import EvaluationSampler, TrainingSampler, shuffled
 from ..exact._upstream import position_of
 from ..exact._workers import LazyDataLoader
-from ._batch import ArrayDataset, BatchDataset, ImageBatch, digests_of, image_loader
+from ._batch import ArrayDataset, BatchDataset, ImageBatch, digests_of, image_loader, weighted_draw
 from ._checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 from ._checkpoints import note_change, opened_data
 from ._downloads import fetch_archive

@@ -171,7 +171,7 @@ def _require_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
             raise MisfitError("has other parameters", "param_groups", place)
         with inside("state"):
             states = {number: state["state"].get(number, {}) for number in saved["params"]}
-            require_fit(states, dict[Any, dict[str, Any]])
+            require_fit(states, dict[object, dict[str, object]])
             if has_shapes or group.get("fused"):  # which would write beyond the end of a tensor
                 _require_shapes(states, group["params"])
 

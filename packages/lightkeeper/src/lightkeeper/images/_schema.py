@@ -95,7 +95,7 @@ def _require_fields(value: dict[object, object], fields: Any) -> None:
             raise MisfitError("is missing", name)
 
 
-def _require_items(value: dict[object, object], kinds: tuple[Any, ...]) -> None:
+def _require_items(value: dict[object, object], kinds: tuple[object, ...]) -> None:
     for key, part in value.items():
         if not _is_kind(key, kinds[0], ()):
             raise MisfitError(f"must have {_KINDS[kinds[0]][1]} as its keys, got {_brief(key)}")

@@ -98,7 +98,7 @@ def _parquet_records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
         from pyarrow import parquet, types
     except ModuleNotFoundError as error:
         raise UserError(
-            f"'{printable(file)}' needs the package pyarrow: pip install --editable \".[tables]\""
+            f"'{printable(file)}' needs the package pyarrow: pip install pyarrow"
         ) from error
     schema = parquet.read_schema(file)
     if any(types.is_struct(field.type) or types.is_binary(field.type) for field in schema):

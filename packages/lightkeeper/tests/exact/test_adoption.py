@@ -1,0 +1,114 @@
+"""A script that begins to use the library: its hyperparameters, its masks, its earlier checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightkeeper.exact import (
+    AtomicCheckpointIO,
+    ExactDataLoader,
+    LastCheckpoint,
+    StopOnNonFinite,
+    UserError,
+    newest_checkpoint,
+)
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
+
+pytestmark = pytest.mark.filterwarnings("ignore:Attribute 'network' is an instance of `nn.Module`")
+SAMPLES = TensorDataset(torch.arange(24.0).view(12, 2) / 24)
+
+
+class Regression(LightningModule):
+    def __init__(self, network: nn.Module, rate: float = 0.1, spoils: int = -1) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.network = network
+        self.rate = rate
+        self.spoils = spoils
+        self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return self.network(batch[0]).square().mean()  # type: ignore[no-any-return]
+
+    def on_train_batch_end(self, *_: object) -> None:
+        if self.global_step == self.spoils:
+            self.network.weight.data.fill_(float("nan"))  # type: ignore[operator,union-attr]
+
+    def configure_optimizers(self) -> SGD:
+        return SGD(self.parameters(), lr=self.rate, momentum=0.9)
+
+
+QUIET: dict[str, Any] = dict.fromkeys(
+    ("logger", "enable_progress_bar", "enable_model_summary"), False
+)
+
+
+def train(
+    folder: Path, steps: int, path: Path | None = None, spoils: int = -1, batch_size: int = 4
+) -> Regression:
+    trainer = Trainer(
+        max_steps=steps,
+        default_root_dir=folder,
+        callbacks=[LastCheckpoint(every_n_steps=1), StopOnNonFinite()],
+        plugins=AtomicCheckpointIO(folder),
+        accelerator="cpu",
+        **QUIET,
+    )
+    torch.manual_seed(0)
+    model = Regression(nn.Linear(2, 1), spoils=spoils)
+    loader = ExactDataLoader(SAMPLES, trainer, batch_size=batch_size, shuffle=True)
+    trainer.fit(model, loader, ckpt_path=path)
+    return model
+
+
+def test_hyperparameters_that_a_file_cannot_hold_are_left_out_with_one_note(tmp_path, capsys):
+    model = train(tmp_path, 4)
+    note = "checkpoints leave out the hyperparameters network, which are no plain values"
+    assert capsys.readouterr().err.count(note) == 1
+    path = newest_checkpoint(tmp_path)
+    assert path is not None
+    assert torch.load(path, weights_only=True)["hyper_parameters"] == {"rate": 0.1, "spoils": -1}
+    opened = Regression.load_from_checkpoint(path, network=nn.Linear(2, 1), weights_only=True)
+    assert torch.equal(opened.network.weight, model.network.weight)  # type: ignore[arg-type]
+    assert opened.mask.tolist() == [0, float("-inf")]
+
+
+def test_a_weight_that_is_not_finite_between_two_checks_is_not_saved(tmp_path):
+    with pytest.raises(UserError, match=r"network\.weight has values that are not finite"):
+        train(tmp_path, 4, spoils=2)
+    path = newest_checkpoint(tmp_path)
+    assert path is not None
+    assert torch.load(path, weights_only=True)["state_dict"]["network.weight"].isfinite().all()
+
+
+def test_a_run_goes_on_from_a_checkpoint_of_before_the_library(tmp_path):
+    trainer = Trainer(
+        max_steps=2,
+        default_root_dir=tmp_path,
+        enable_checkpointing=False,
+        accelerator="cpu",
+        **QUIET,
+    )
+    torch.manual_seed(0)
+    model = Regression(nn.Linear(2, 1))
+    trainer.fit(model, DataLoader(SAMPLES, batch_size=4))  # within an epoch
+    path = tmp_path / "before.ckpt"
+    trainer.save_checkpoint(path)
+    checkpoint = torch.load(path, weights_only=False)
+    del checkpoint["hyper_parameters"]  # of a network, which no safe file holds
+    torch.save(checkpoint, path)
+    assert train(tmp_path / "run", 6, path).global_step == 6
+
+
+@pytest.mark.parametrize("batch_size", [4, 6])
+def test_a_run_that_goes_on_in_another_order_says_so(tmp_path, capsys, batch_size):
+    train(tmp_path, 2)
+    train(tmp_path, 4, newest_checkpoint(tmp_path), batch_size=batch_size)
+    said = capsys.readouterr().err.count(
+        "batch_size is 6, not 4: the rest of this epoch may repeat"
+    )
+    assert said == (batch_size == 6)
