@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
-pytestmark = pytest.mark.filterwarnings("ignore:Attribute 'network' is an instance of `nn.Module`")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Attribute 'network' is an instance of `nn.Module`",
+    "ignore:.*exists and is not empty",
+)
 SAMPLES = TensorDataset(torch.arange(24.0).view(12, 2) / 24)
 
 
