@@ -8,12 +8,14 @@ import torch
 from lightkeeper.exact import (
     AtomicCheckpointIO,
     ExactDataLoader,
+    ExactTraining,
     LastCheckpoint,
     StopOnNonFinite,
     UserError,
     newest_checkpoint,
 )
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
@@ -26,7 +28,9 @@ SAMPLES = TensorDataset(torch.arange(24.0).view(12, 2) / 24)
 
 
 class Regression(LightningModule):
-    def __init__(self, network: nn.Module, rate: float = 0.1, spoils: int = -1) -> None:
+    mask: Tensor
+
+    def __init__(self, network: nn.Linear, rate: float = 0.1, spoils: int = -1) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.network = network
@@ -35,11 +39,11 @@ class Regression(LightningModule):
         self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        return self.network(batch[0]).square().mean()  # type: ignore[no-any-return]
+        return self.network(batch[0]).square().mean()
 
     def on_train_batch_end(self, *_: object) -> None:
         if self.global_step == self.spoils:
-            self.network.weight.data.fill_(float("nan"))  # type: ignore[operator,union-attr]
+            self.network.weight.data.fill_(float("nan"))
 
     def configure_optimizers(self) -> SGD:
         return SGD(self.parameters(), lr=self.rate, momentum=0.9)
@@ -51,12 +55,19 @@ QUIET: dict[str, Any] = dict.fromkeys(
 
 
 def train(
-    folder: Path, steps: int, path: Path | None = None, spoils: int = -1, batch_size: int = 4
+    folder: Path,
+    steps: int,
+    path: Path | None = None,
+    *callbacks: Callback,
+    spoils: int = -1,
+    batch_size: int = 4,
 ) -> Regression:
     trainer = Trainer(
         max_steps=steps,
         default_root_dir=folder,
-        callbacks=[LastCheckpoint(every_n_steps=1), StopOnNonFinite()],
+        callbacks=[
+            *(LastCheckpoint(every_n_steps=1), StopOnNonFinite(), ExactTraining(), *callbacks),
+        ],
         plugins=AtomicCheckpointIO(folder),
         accelerator="cpu",
         **QUIET,
@@ -76,7 +87,7 @@ def test_hyperparameters_that_a_file_cannot_hold_are_left_out_with_one_note(tmp_
     assert path is not None
     assert torch.load(path, weights_only=True)["hyper_parameters"] == {"rate": 0.1, "spoils": -1}
     opened = Regression.load_from_checkpoint(path, network=nn.Linear(2, 1), weights_only=True)
-    assert torch.equal(opened.network.weight, model.network.weight)  # type: ignore[arg-type]
+    assert torch.equal(opened.network.weight, model.network.weight)
     assert opened.mask.tolist() == [0, float("-inf")]
 
 
@@ -115,3 +126,15 @@ def test_a_run_that_goes_on_in_another_order_says_so(tmp_path, capsys, batch_siz
         "batch_size is 6, not 4: the rest of this epoch may repeat"
     )
     assert said == (batch_size == 6)
+
+
+def test_a_scheduled_accumulation_resumes_within_an_epoch_wherever_it_stands(tmp_path):
+    def scheduler() -> GradientAccumulationScheduler:
+        return GradientAccumulationScheduler({1: 2})
+
+    whole = train(tmp_path / "whole", 7, None, scheduler())
+    train(tmp_path / "run", 4, None, scheduler())  # ends within the second epoch
+    resumed = train(tmp_path / "run", 7, newest_checkpoint(tmp_path / "run"), scheduler())
+    assert resumed.current_epoch == whole.current_epoch
+    weights = whole.network.state_dict()
+    assert all(torch.equal(weights[n], w) for n, w in resumed.network.state_dict().items())

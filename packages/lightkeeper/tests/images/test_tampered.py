@@ -9,6 +9,7 @@ import zipfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -247,6 +248,22 @@ def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, complaint,
     assert "last.ckpt'" in said
     assert complaint in said
     assert not (resumed / "executed").exists()
+
+
+def of_two_processes(content: Any) -> None:
+    content["loops"]["fit_loop"]["epoch_loop.state_dict"]["results"] = [{}, {}]
+    content["metric_states"] = [content["metric_states"][0], {}]
+
+
+def of_before(content: Any) -> None:
+    del content["loops"]["fit_loop"]["epoch_loop.state_dict"]["results"]
+
+
+@pytest.mark.parametrize("change", [of_two_processes, of_before])
+def test_a_run_of_more_processes_or_of_an_older_version_goes_on(resumed, change):
+    tampered(LAST, LAST, change)
+    fit()
+    assert (resumed / "runs" / "run" / "metrics.json").exists()
 
 
 def test_a_large_fraction_among_a_networks_arguments_is_no_size():

@@ -1,12 +1,15 @@
 """Corrections of what Lightning does otherwise in a resumed run, or on several processes."""
 
+from collections.abc import Sequence
+from itertools import chain
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ._upstream import follow_until_averaging
+from ._upstream import average_of, follow_until_averaging
 
 
 class ExactTraining(Callback):
@@ -22,19 +25,25 @@ class ExactTraining(Callback):
       an epoch within which a run resumes.
     """
 
+    _averages: Sequence[WeightAveraging] = ()
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Finds out how many batches make a step within a resumed epoch."""
+        """Finds the callbacks that it corrects."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
-        for callback in callbacks:
-            if isinstance(callback, GradientAccumulationScheduler):
-                callback.on_train_epoch_start(trainer)
+        self._averages = [part for part in callbacks if isinstance(part, WeightAveraging)]
+        self._waiting = self._averages
+        self._schedulers = [
+            part for part in callbacks if isinstance(part, GradientAccumulationScheduler)
+        ]
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        """Remembers the batch, which the next hook is not told."""
+        """Remembers the batch, which the next hook is not told; sets how many make a step."""
         self._batch_idx = batch_idx
+        for scheduler in self._schedulers:  # not before all callbacks have begun: one checks it
+            scheduler.on_train_epoch_start(trainer)
+        self._schedulers = []
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
@@ -58,9 +67,10 @@ class ExactTraining(Callback):
         self._waiting = [part for part in self._waiting if follow_until_averaging(part, pl_module)]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gives all processes the first one's buffers."""
+        """Gives all processes the first one's buffers, and those of its averages."""
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
-            for buffer in wrapper.buffers():  # Lightning's broadcast is of objects
-                distributed.broadcast(buffer, 0)
+            averages = filter(None, map(average_of, self._averages))
+            for buffer in (*wrapper.buffers(), *chain(*(part.buffers() for part in averages))):
+                distributed.broadcast(buffer, 0)  # Lightning's broadcast is of objects
 
     on_test_start = on_validation_start

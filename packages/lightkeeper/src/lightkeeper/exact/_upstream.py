@@ -18,6 +18,7 @@ from ._errors import ROOM_FOR_WORKERS
 if TYPE_CHECKING:  # none of them is needed for ``--help``
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import WeightAveraging
+    from torch.optim.swa_utils import AveragedModel
     from torchmetrics import Metric
 
 _LIGHTNING = "lightning.pytorch"
@@ -98,12 +99,17 @@ def reopen_epoch(checkpoint: dict[str, Any]) -> None:
             counts["processed"] = counts["completed"] = counts["started"] - 1
 
 
+def average_of(averaging: WeightAveraging) -> AveragedModel | None:
+    """Returns the average, which begins with training."""
+    return averaging._average_model
+
+
 def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:
     """Gives an average that was not updated yet the newest weights, and returns True if so.
 
     Lightning validates and saves the average, which until then is the initial weights (#21724).
     """
-    average = averaging._average_model
+    average = average_of(averaging)
     if average is None or average.n_averaged:
         return False
     average.module.load_state_dict(model.state_dict())

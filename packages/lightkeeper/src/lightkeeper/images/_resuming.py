@@ -16,7 +16,7 @@ from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, inside
 from ._checkpoint import damaged
 from ._schema import Rule, is_sound, require_fit, require_like
-from ._upstream import progress_of
+from ._upstream import logged_values, progress_of
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
 """Optimizers of torch whose states do not have the shapes of their parameters."""
@@ -81,6 +81,8 @@ def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Che
         require_fit(checkpoint, Restorable)
         require_like(checkpoint, progress_of(trainer))
         _require_counts(checkpoint, progress_of(trainer))
+        with inside("values that were logged"):
+            require_fit(logged_values(checkpoint), list[dict[str, dict[str, Tensor]]])
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
         for callback in callbacks:
             if (key := callback.state_key) in checkpoint["callbacks"]:

@@ -21,8 +21,18 @@ PRIVATE_NAMES = {
 
 
 def progress_of(trainer: Trainer) -> dict[str, Any]:
-    """Returns the counters that a trainer restores, as a checkpoint has them."""
-    return {"loops": {"fit_loop": trainer.fit_loop.state_dict()}}
+    """Returns the counters that a trainer restores, as a checkpoint has them.
+
+    Not the values that were logged, of as many processes as there were, which old files lack.
+    """
+    progress = trainer.fit_loop.state_dict()
+    progress["epoch_loop.state_dict"].pop("results", None)
+    return {"loops": {"fit_loop": progress}}
+
+
+def logged_values(checkpoint: dict[str, Any]) -> object:
+    """Returns what each process has logged in an epoch; nothing of a checkpoint before 0.3."""
+    return checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"].get("results", [])
 
 
 def length_attributes(schedule: Mapping[str, Any]) -> list[str]:
