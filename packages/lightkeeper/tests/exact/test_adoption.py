@@ -10,6 +10,8 @@ from lightkeeper.exact import (
     ExactDataLoader,
     ExactTraining,
     LastCheckpoint,
+    ResumingCSVLogger,
+    ResumingTensorBoardLogger,
     StopOnNonFinite,
     UserError,
     newest_checkpoint,
@@ -138,3 +140,27 @@ def test_a_scheduled_accumulation_resumes_within_an_epoch_wherever_it_stands(tmp
     assert resumed.current_epoch == whole.current_epoch
     weights = whole.network.state_dict()
     assert all(torch.equal(weights[n], w) for n, w in resumed.network.state_dict().items())
+
+
+def test_what_was_logged_before_the_first_checkpoint_is_removed_before_there_is_a_writer(tmp_path):
+    ResumingTensorBoardLogger(tmp_path, "", "").log_metrics({"loss": 1.0}, 0)
+    again = ResumingTensorBoardLogger(tmp_path, "", "")
+    again.load_state_dict({})
+    assert not [*tmp_path.glob("events*")]
+    again.log_metrics({"loss": 2.0}, 0)
+    again.save()
+    assert len([*tmp_path.glob("events*")]) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory .* exists and is not empty")
+def test_rows_of_before_are_kept_where_a_state_is_loaded_before_there_is_a_writer(tmp_path):
+    before = ResumingCSVLogger(tmp_path, "", "")
+    before.log_metrics({"loss": 1.0}, 0)
+    state = before.state_dict()
+    before.log_metrics({"loss": 2.0}, 1)  # after the checkpoint
+    before.save()
+    again = ResumingCSVLogger(tmp_path, "", "")
+    again.load_state_dict(state)
+    again.log_metrics({"loss": 3.0}, 1)
+    again.save()
+    assert (tmp_path / "metrics.csv").read_text().split() == ["loss,step", "1.0,0", "3.0,1"]

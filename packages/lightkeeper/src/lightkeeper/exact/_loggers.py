@@ -83,7 +83,8 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Cuts or removes what was written later; says what is lost."""
-        earlier = self._earlier or {}
+        # also before there is a writer, as where a command finds nothing to resume
+        earlier = self._sizes() if self._earlier is None else self._earlier
         sizes = {path.name: size for path, size in earlier.items()}
         for name in [name for name, size in state_dict.items() if sizes.get(name, 0) < size]:
             note(f"'{Path(self.log_dir, name)}' is lost or cut, and with it curves of before")
@@ -130,8 +131,8 @@ class ResumingCSVLogger(CSVLogger):
         if not state_dict:
             return
         columns = state_dict["columns"]
-        rows = [*csv.DictReader(io.StringIO(self._earlier or ""))][: state_dict["rows"]]
         path = self.experiment.metrics_file_path
+        rows = [*csv.DictReader(io.StringIO(self._earlier or ""))][: state_dict["rows"]]
         if len(rows) < state_dict["rows"]:
             note(f"'{path}' is lost or cut, and with it rows of before")
         text = io.StringIO(newline="")
