@@ -15,7 +15,7 @@ class GradientNorm(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Measures it."""
-        if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]  # set by a connector
+        if (trainer.global_step + 1) % (trainer.log_every_n_steps or 1) == 0:  # type: ignore[attr-defined]  # set by a connector
             gradients = [
                 weight.grad for weight in pl_module.parameters() if weight.grad is not None
             ]

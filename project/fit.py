@@ -3,6 +3,7 @@
 import gc
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
@@ -110,8 +111,9 @@ class FitCLI(ProjectCLI, FitCommand):
             f"  class by class    python -m project.evaluate {best}{import_option}{data}",
             f"  label images      python -m project.predict {best} PHOTOS{import_option}",
             f"  one page          python -m project.report {run}{import_option}",
-            f"  explore           {environment}CHECKPOINT={best} make notebook",
         ]
+        if (Path(__file__).parents[1] / "notebooks").is_dir():
+            lines.append(f"  explore           {environment}CHECKPOINT={best} make notebook")
         if isinstance(self.datamodule, SyntheticFlowersDataModule):
             lines.append("  your own images   python -m project.fit --data FOLDER")
         self.say("\n".join(lines))

@@ -207,7 +207,7 @@ MISTAKES = f"""
 --modl.arch=resnet18 -> --modl.arch=resnet18; did you mean --model.arch?
 --data.batch_sise=2 -> Option 'batch_sise' is not accepted; did you mean --data.batch_size
 --model.optimizer.lrr=2 -> 'lrr' is not accepted; did you mean --model.optimizer.lr
---model={OWN_MODEL} --model.gama=2 -> 'gama' is not accepted; did you mean --model.gamma?
+--model={OWN_MODEL} --model.gama=2 -> 'gama' is not accepted; did you mean --model.
 --model.optimizer=SGD --model.momentum=2 -> 'momentum' is not accepted; did you mean --model.optimizer.momentum?
 --model.arch=nets.TinyNet --model.arch.width=8 -> 'width'
 --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x -> Option 'monitr' is not accepted
@@ -218,7 +218,7 @@ MISTAKES = f"""
 extra -> unrecognized arguments: extra
 --data.root=x -> Option 'root' is not accepted
 --model.optimizer.momentum=1 --model.optimizer=AdamW -> Option 'momentum' is not accepted
---data=FlowrsDataModule -> no folder, file or ImageDataModule 'FlowrsDataModule'; did you mean Flowers
+--data=FoldrDataModule -> no folder, file or ImageDataModule 'FoldrDataModule'; did you mean FolderDataModule
 --data=torch.nn.Linear -> --data: there is no folder, file or ImageDataModule 'torch.nn.Linear'
 --data=./nowhere -> --data: there is no folder, file or ImageDataModule './nowhere'
 --model.optimizer={{ -> --model.optimizer: while parsing a flow node did not find expected node content
