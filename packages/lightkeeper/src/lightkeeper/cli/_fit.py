@@ -17,6 +17,7 @@ from ..exact._files import write_text
 from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._loggers import begin_anew
 from ..exact._non_finite import StopOnNonFinite
+from ..exact._upstream import callbacks_of
 from ..images._bookkeeping import Bookkeeping, DescribeCheckpoint
 from ..images._checkpoint import (
     ABOUT,
@@ -40,7 +41,7 @@ from ._entry import run_command
 from ._folder import Metrics, RunFolder, derived_name
 from ._loggers import log_settings, loggers_of, place_in_folder
 from ._parser import full_name, read_yaml
-from ._trainer import callbacks_of, require_sound_run
+from ._trainer import require_sound_run
 from ._training import final_metrics, is_of_machine, keeps_last, test_best, train, way_to_resume
 
 _OWN: dict[str, type[Callback]] = {

@@ -21,6 +21,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from ..exact._errors import UserError, listed, require
 from ..exact._processes import end_with_parent
+from ..exact._upstream import callbacks_of
 from ..exact._upstream_loop import make_exact
 from ..images._checkpoints import BestCheckpoint
 from ..images._data_module import ImageDataModule
@@ -138,12 +139,6 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
                     f"{type(callback).__name__} would write {listed(taken)}.ckpt, a checkpoint of"
                     " the run; give it another filename or dirpath"
                 )
-
-
-def callbacks_of(trainer: Trainer) -> list[Callback]:
-    """Returns the callbacks of a trainer."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
-    return callbacks
 
 
 def watch_processes(launcher: object) -> None:

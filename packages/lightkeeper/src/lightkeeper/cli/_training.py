@@ -8,10 +8,10 @@ from lightning.pytorch.callbacks import Timer
 
 from ..exact._errors import LocalError, NonFiniteError
 from ..exact._last_checkpoint import LastCheckpoint
+from ..exact._upstream import callbacks_of
 from ..images._checkpoint import About
 from ..images._checkpoints import best_checkpoint, fitting, measured
 from ._folder import Metrics, RunFolder
-from ._trainer import callbacks_of
 
 
 def train(

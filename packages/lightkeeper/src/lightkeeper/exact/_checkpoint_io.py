@@ -3,6 +3,7 @@
 import re
 import warnings
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from ._errors import UserError, first_sentence, listed, note
 from ._files import whole_file
 from ._pickles import require_modest
-from ._plain import MisfitError, plain, require_tree
+from ._plain import MisfitError, plain, require_tree, split_plain
 
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
 
@@ -64,11 +65,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def _leave_out_options(self, checkpoint: Checkpoint) -> None:
         left_out: list[str] = []
         for key in OPTIONS_OF_ALL:
-            options = checkpoint.get(key, {})
-            left_out += (others := [name for name in options if not _is_plain(options[name])])
-            if others:
-                kept = {name: options[name] for name in options if name not in others}
-                checkpoint[key] = kept
+            if key in checkpoint:
+                checkpoint[key], others = split_plain(checkpoint[key])
+                left_out += others
         if left_out and not self._written:
             note(
                 f"checkpoints leave out the hyperparameters {listed(left_out)}, which are no plain"
@@ -88,14 +87,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         is_ours = target.is_relative_to(self._folder) or target in self._written
         if is_ours and target.suffix == ".ckpt" and target.is_file():
             Path(path).unlink()
-
-
-def _is_plain(value: object) -> bool:
-    try:
-        plain(value)
-    except MisfitError:
-        return False
-    return True
 
 
 def read_file(path: str | Path) -> Any:
@@ -119,6 +110,24 @@ def read_file(path: str | Path) -> Any:
         unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
         why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
         raise UserError(f"'{path}' is damaged or cannot be read safely: {why}") from error
+
+
+def first_sound(
+    paths: Sequence[Path], read: Callable[[Path], Checkpoint], say: Callable[[str], None] = note
+) -> tuple[Path | None, Checkpoint]:
+    """Reads the first of some checkpoints, the newest first, that is not damaged, if any.
+
+    Raises:
+        UserError: All that there are are damaged.
+    """
+    for path in paths:
+        try:
+            return path, read(path)
+        except UserError as error:
+            if path == paths[-1]:
+                raise
+            say(f"{error}; looking for the one before it")
+    return None, {}
 
 
 def _check_parts(path: str | Path) -> None:

@@ -9,8 +9,8 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ._checkpoint_io import Checkpoint, read_file
-from ._errors import UserError, note, require
+from ._checkpoint_io import Checkpoint, first_sound, read_file
+from ._errors import require
 from ._files import CHECKPOINTS, LAST, PREVIOUS
 from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import load_metrics, save_metrics
@@ -52,16 +52,7 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
     paths = [
         path for name in (LAST, PREVIOUS) if (path := Path(folder, CHECKPOINTS, name)).exists()
     ]
-    for path in paths:
-        try:
-            read_file(path)
-        except UserError as error:
-            if path == paths[-1]:
-                raise
-            note(f"{error}; looking for the one before it")
-        else:
-            return path
-    return None
+    return first_sound(paths, read_file)[0]
 
 
 class LastCheckpoint(Callback):

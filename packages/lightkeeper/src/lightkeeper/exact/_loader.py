@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class ExactDataLoader(LazyDataLoader):
             num_workers=num_workers,
             **worker_options(num_workers, options.pop("worker_init_fn", None)) | options,
         )
-        self.before_batch = self._seed_step
+        self.before_batch = partial(seed_batch, trainer, self.seed)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # as LazyDataLoader's
         # which a trainer knows when it has started its processes
@@ -105,14 +106,17 @@ class ExactDataLoader(LazyDataLoader):
         if changes and self.trainer.is_global_zero:
             note(f"{listed(changes)}: the rest of this epoch may repeat or leave out samples")
 
-    def _seed_step(self, number: int) -> None:
-        """Seeds what the model draws, such as dropout, before a batch."""
-        trainer = self.trainer
-        if trainer.training:
-            seed = derived_seed(Purpose.STEP, self.seed, *position_of(trainer), trainer.global_rank)
-        else:
-            seed = derived_seed(Purpose.EVALUATION, self.seed, number, trainer.global_rank)
-        seed_generators(seed, trainer.strategy.root_device)
+
+def seed_batch(trainer: Trainer, seed: int, number: int) -> None:
+    """Seeds what a model and its hooks draw in a batch, such as dropout.
+
+    In training by (seed, epoch, batch, rank), and in evaluation by (seed, batch, rank), which draws
+    the same each time.
+    """
+    place: tuple[int, ...] = (Purpose.EVALUATION, seed, number)
+    if trainer.training:
+        place = (Purpose.STEP, seed, *position_of(trainer))
+    seed_generators(derived_seed(*place, trainer.global_rank), trainer.strategy.root_device)
 
 
 class _SeededDataset(Dataset[object]):

@@ -89,6 +89,18 @@ def _plain_part(key: object, part: object) -> object:
         raise MisfitError(error.problem, key, *error.place) from None
 
 
+def split_plain(options: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns options as plain values, and of those that are none, what they are, by name."""
+    kept: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for name, value in options.items():
+        try:
+            kept[name] = plain(value)
+        except MisfitError as error:
+            left_out[name] = error.problem.removeprefix("is ")
+    return kept, left_out
+
+
 def require_tree(content: object) -> None:
     """Requires values that can be walked in about the time in which they were read.
 

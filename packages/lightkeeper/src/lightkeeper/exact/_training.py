@@ -9,7 +9,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ._upstream import average_of, follow_until_averaging
+from ._upstream import average_of, callbacks_of, follow_until_averaging
 
 
 class ExactTraining(Callback):
@@ -29,7 +29,7 @@ class ExactTraining(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finds the callbacks that it corrects."""
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks = callbacks_of(trainer)
         self._averages = [part for part in callbacks if isinstance(part, WeightAveraging)]
         self._waiting = self._averages
         self._schedulers = [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ._errors import ROOM_FOR_WORKERS
 
 if TYPE_CHECKING:  # none of them is needed for ``--help``
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.callbacks import WeightAveraging
     from torch.optim.swa_utils import AveragedModel
     from torchmetrics import Metric
@@ -45,6 +45,12 @@ PRIVATE_NAMES = {
     # follow_until_averaging: the average is the initial weights until its first update
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
 }
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """Returns the callbacks of a trainer, which a connector sets, so that its type has none."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return callbacks
 
 
 def is_accumulating(trainer: Trainer) -> bool:

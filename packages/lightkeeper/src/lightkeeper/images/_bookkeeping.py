@@ -12,6 +12,7 @@ from ..exact._errors import UserError, listed, note
 from ..exact._loggers import logging_interval
 from ..exact._plain import plain
 from ..exact._training import ExactTraining
+from ..exact._upstream import callbacks_of
 from ._checkpoint import ABOUT, About, keep_plain_options
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
 from ._class_names import require_class_names
@@ -29,7 +30,7 @@ def classifier_callbacks(trainer: Trainer) -> list[Callback]:
     predictions of an evaluation as the model's ``predictions``, see :class:`Predictions`. For that,
     the evaluation steps return logits, float (N, classes).
     """
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
+    callbacks = callbacks_of(trainer)
     kinds = (DescribeCheckpoint, Bookkeeping, ExactTraining, CollectPredictions)
     return [kind() for kind in kinds if not any(isinstance(part, kind) for part in callbacks)]
 
@@ -136,7 +137,7 @@ class Bookkeeping(Callback):
             UserError: A callback or a schedule watches such a metric.
         """
         known = {*trainer.callback_metrics}
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks = callbacks_of(trainer)
         for part in (*callbacks, *trainer.lr_scheduler_configs):
             monitor = getattr(part, "monitor", None)
             # of others, the sanity check may know nothing yet

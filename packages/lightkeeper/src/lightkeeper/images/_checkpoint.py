@@ -24,6 +24,7 @@ from ..exact._checkpoint_io import (
     OPTIONS_OF_ALL,
     AtomicCheckpointIO,
     Checkpoint,
+    first_sound,
     read_file,
 )
 from ..exact._errors import UserError, listed
@@ -169,17 +170,14 @@ def read_newest(
 
     ``fields`` are the types of what each must have.
     """
-    for path in paths:
-        try:
-            checkpoint = read_checkpoint(path)
-            with damaged(f"'{path}'"):
-                require_fit(checkpoint, fields)
-            return path, checkpoint
-        except UserError as error:
-            if path == paths[-1]:
-                raise
-            note(f"{error}; looking for the one before it")
-    return None, {}
+
+    def read(path: Path) -> Checkpoint:
+        checkpoint = read_checkpoint(path)
+        with damaged(f"'{path}'"):
+            require_fit(checkpoint, fields)
+        return checkpoint
+
+    return first_sound(paths, read, note)
 
 
 def keep_plain_options(checkpoint: Checkpoint) -> list[str]:

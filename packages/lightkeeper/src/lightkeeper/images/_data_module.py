@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..exact._errors import UserError, require
-from ..exact._randomness import Purpose, derived_seed, seed_generators
+from ..exact._loader import seed_batch
 from ..exact._sampler import EvaluationSampler, TrainingSampler, shuffled
 from ..exact._upstream import position_of
 from ..exact._workers import LazyDataLoader
@@ -328,12 +328,7 @@ class ImageDataModule(LightningDataModule, ABC):
         ``on_before_batch_transfer``, which may draw.
         """
         if self.trainer is not None:
-            place = (
-                (Purpose.STEP, self.seed, *self._position())
-                if self.trainer.training
-                else (Purpose.EVALUATION, self.seed, number)
-            )
-            seed_generators(derived_seed(*place, self.world[1]), self.trainer.strategy.root_device)
+            seed_batch(self.trainer, self.seed, number)
 
     def pins_memory(self) -> bool:
         """Returns True if batches are put where a GPU can fetch them by itself."""

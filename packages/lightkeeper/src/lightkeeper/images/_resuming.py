@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, inside
+from ..exact._upstream import callbacks_of
 from ._checkpoint import damaged
 from ._schema import Rule, is_sound, require_fit, require_like
 from ._upstream import logged_values, progress_of
@@ -79,12 +80,12 @@ def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Che
     """Requires what the loops, callbacks, metrics and averages of a run can take over."""
     with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
         require_fit(checkpoint, Restorable)
-        require_like(checkpoint, progress_of(trainer))
-        _require_counts(checkpoint, progress_of(trainer))
+        progress = progress_of(trainer)
+        require_like(checkpoint, progress)
+        _require_counts(checkpoint, progress)
         with inside("values that were logged"):
             require_fit(logged_values(checkpoint), list[dict[str, dict[str, Tensor]]])
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # by a connector
-        for callback in callbacks:
+        for callback in callbacks_of(trainer):
             if (key := callback.state_key) in checkpoint["callbacks"]:
                 with inside("callbacks", type(callback).__name__):
                     _require_state_of(callback, checkpoint["callbacks"][key])

@@ -17,7 +17,7 @@ from torch.nn.modules.module import (
 from torch.nn.parameter import is_lazy
 
 from ..exact._errors import UserError, listed, printable
-from ..exact._plain import MisfitError, inside, plain
+from ..exact._plain import inside, split_plain
 from ._schema import require_fit
 from ._upstream import limited_tensors
 
@@ -102,15 +102,9 @@ def remembered(options: Mapping[str, object]) -> tuple[dict[str, Any], list[str]
 
     Names that begin with an underscore are Lightning's, for what its own reading would import.
     """
-    kept = {}
-    left_out = []
-    for name, value in options.items():
-        try:
-            if not name.startswith("_"):
-                kept[name] = plain(value)
-        except MisfitError as error:
-            left_out.append(f"{name} ({error.problem.removeprefix('is ')})")
-    return kept, left_out
+    own = {name: value for name, value in options.items() if not name.startswith("_")}
+    kept, others = split_plain(own)
+    return kept, [f"{name} ({kind})" for name, kind in others.items()]
 
 
 def _parameters(owner: type) -> dict[str, Parameter]:
