@@ -91,7 +91,7 @@ def _plain_part(key: object, part: object) -> object:
 
 def split_plain(options: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns options as plain values, and of those that are none, what they are, by name."""
-    kept: dict[str, Any] = {}
+    kept = {}
     left_out: dict[str, str] = {}
     for name, value in options.items():
         try:
