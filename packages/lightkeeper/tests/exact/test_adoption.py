@@ -143,7 +143,10 @@ def test_a_scheduled_accumulation_resumes_within_an_epoch_wherever_it_stands(tmp
 
 
 def test_what_was_logged_before_the_first_checkpoint_is_removed_before_there_is_a_writer(tmp_path):
-    ResumingTensorBoardLogger(tmp_path, "", "").log_metrics({"loss": 1.0}, 0)
+    before = ResumingTensorBoardLogger(tmp_path, "", "")
+    before.log_metrics({"loss": 1.0}, 0)
+    before.experiment.close()  # whose thread would write after the file is removed
+    assert [*tmp_path.glob("events*")]
     again = ResumingTensorBoardLogger(tmp_path, "", "")
     again.load_state_dict({})
     assert not [*tmp_path.glob("events*")]
