@@ -15,6 +15,8 @@ from lightkeeper.exact._non_finite import StopOnNonFinite
 from lightning.pytorch import Callback, LightningDataModule
 from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
+from timm.data.mixup import mixup_target
+from timm.loss import BinaryCrossEntropy as TimmBinaryCrossEntropy
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
@@ -22,7 +24,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from project.data import SyntheticFlowersDataModule
-from project.model import CrossEntropy, ImageClassifier
+from project.model import BinaryCrossEntropy, CrossEntropy, ImageClassifier
 from project.model.formats import ProbabilityNetwork
 from project.model.inference import mean_logits
 from project.model.normalize import resized
@@ -239,17 +241,32 @@ class Counted(Memory):
         return self.labels.bincount(minlength=3).tolist()
 
 
+def random_logits(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
 def test_labels_may_be_soft_and_are_smoothed():
-    generator = torch.Generator().manual_seed(0)
-    logits, soft = (
-        torch.randn(16, 3, generator=generator),
-        torch.rand(16, 3, generator=generator).softmax(1),
-    )
+    logits, soft = random_logits(16, 3), random_logits(16, 3).sigmoid().softmax(1)
     losses = -(0.8 * soft.double() + 0.2 / 3) * logits.double().log_softmax(1)
     for weights in (None, [1.0, 0.0, 4.0]):
         expected = losses @ torch.tensor(weights or [1.0] * 3, dtype=torch.float64)
         found = CrossEntropy(0.2, weights)(logits, soft).double()
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sum_classes", [False, True])
+@pytest.mark.parametrize("threshold", [None, 0.2])
+def test_binary_cross_entropy_is_that_of_timm_with_labels_that_its_mixup_makes(
+    threshold, sum_classes
+):
+    logits, labels = random_logits(16, 5), torch.arange(16) % 5
+    ours = BinaryCrossEntropy(0.1, threshold, sum_classes)
+    theirs = TimmBinaryCrossEntropy(0.1, threshold, sum_classes=sum_classes)
+    soft = [mixup_target(labels, 5, 0.7, smoothing) for smoothing in (0.0, 0.1)]
+    for left, right in ((labels, labels), soft):  # timm's mixup smooths, torchvision's does not
+        losses = ours(logits, left)
+        torch.testing.assert_close(losses.mean(), theirs(logits, right))
+        assert losses.shape == (16,)
 
 
 def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validation_measures_as_ever():
