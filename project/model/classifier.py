@@ -45,7 +45,7 @@ from project.model.networks import (
     set_memory_format,
 )
 from project.model.normalize import Normalization
-from project.model.optimizers import build_optimizer
+from project.model.optimizers import Decay, build_optimizer
 from project.model.pretrained import start_from
 from project.model.schedules import CosineWithWarmup, Interval, build_schedule
 
@@ -91,13 +91,16 @@ class ImageClassifier(LightningModule):
             too.
         loss: A loss that takes logits and labels and returns one for each image, or their mean.
             Validation and test always measure cross entropy, so that runs can be compared.
-        optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
+        optimizer: Any optimizer class.
         lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as
             training.
         lr_scheduler_interval: Advanced: ``epoch`` or optimizer ``step``; by default ``step`` for
             ``CosineWithWarmup`` alone.
         layer_decay: Advanced: The learning rate of each block as a share of the next block's, such
             as 0.75.
+        decay: Advanced: What the optimizer's weight decay is for: ``weights``, which leaves out
+            biases and normalisation layers, as timm does; ``not_norm``, which leaves out
+            normalisation layers alone; or ``all``, as torch's optimizers by themselves.
         compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and
             pays on GPUs. A step that calls ``logits_and_features`` runs uncompiled.
         test_time_augmentation: Averages logits of several views: ``flip`` or ``flip_and_shift``. In
@@ -129,6 +132,7 @@ class ImageClassifier(LightningModule):
         ),
         lr_scheduler_interval: Interval | None = None,
         layer_decay: float = 1.0,
+        decay: Decay = "weights",
         compile: bool = False,  # noqa: A002  # what torch calls it
         test_time_augmentation: Views | None = None,
         exact_evaluation: bool | None = None,
@@ -142,7 +146,7 @@ class ImageClassifier(LightningModule):
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args = arch, arch_args
         self.criterion = copy.deepcopy(loss)
-        self.optimizer, self.layer_decay = optimizer, layer_decay
+        self.optimizer, self.layer_decay, self.decay = optimizer, layer_decay, decay
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network = compile
         self.test_time_augmentation = test_time_augmentation
@@ -322,7 +326,7 @@ class ImageClassifier(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Builds the optimizer of all parameters that require gradients, and its schedule."""
-        optimizer = build_optimizer(self.optimizer, self, self.layer_decay)
+        optimizer = build_optimizer(self.optimizer, self, self.layer_decay, self.decay)
         schedule = build_schedule(
             self.lr_scheduler, optimizer, self.trainer, self.lr_scheduler_interval
         )

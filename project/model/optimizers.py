@@ -1,9 +1,9 @@
 """Building an optimizer: its parameter groups, learning rates and fused implementation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from lightkeeper.exact import UserError
 from lightning.pytorch import LightningModule
@@ -13,12 +13,20 @@ from torch.optim import Optimizer, SparseAdam
 
 from project.model.freezing import blocks
 
+Decay = Literal["weights", "not_norm", "all"]
+"""Which parameters decay: matrices and kernels; all but those of normalisation layers; or all."""
+
 LR_SCALE = "lr_scale"
 """The factor of a parameter group's learning rate, by timm's name for it."""
 
+_NORMALIZATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
 
 def build_optimizer(
-    make: OptimizerCallable, model: LightningModule, layer_decay: float = 1.0
+    make: OptimizerCallable,
+    model: LightningModule,
+    layer_decay: float = 1.0,
+    decay: Decay = "weights",
 ) -> Optimizer:
     """Builds the optimizer of all of a model's parameters that require gradients."""
     if not 0 < layer_decay <= 1:
@@ -26,7 +34,8 @@ def build_optimizer(
     network = cast(nn.Module, model.network)
     of_network = set(network.parameters())
     others = [parameter for parameter in model.parameters() if parameter not in of_network]
-    optimizer = make(_parameter_groups(network, layer_decay, others))
+    exempt = {*_exempt(network, others, decay)}
+    optimizer = make(_parameter_groups(network, layer_decay, others, exempt))
     if isinstance(optimizer, SparseAdam):
         raise UserError("--model.optimizer SparseAdam takes sparse gradients alone; use Adam")
     for group in optimizer.param_groups:
@@ -39,35 +48,50 @@ def build_optimizer(
 
 
 def _parameter_groups(
-    network: nn.Module, layer_decay: float, others: Sequence[nn.Parameter]
+    network: nn.Module,
+    layer_decay: float,
+    others: Sequence[nn.Parameter],
+    exempt: Container[nn.Parameter],
 ) -> list[dict[str, object]]:
     """Groups the parameters that require gradients: those with weight decay, and those without.
-
-    Without decay are biases, the vectors of normalisation layers (He et al., 2019, section 3.1,
-    https://arxiv.org/abs/1812.01187), and names or patterns in ``no_weight_decay()`` of a timm
-    network.
 
     With ``layer_decay`` below 1, each block has two groups with its ``lr_scale``, the head's first
     (Clark et al., 2020, https://arxiv.org/abs/2003.10555). ``others`` are parameters outside of the
     network, trained as the head is.
     """
-    no_decay_patterns: Any = getattr(network, "no_weight_decay", tuple)()
     named = dict(network.named_parameters())
     groups: list[dict[str, object]] = []
     layers = [*reversed(blocks(network))] if layer_decay < 1 else [list(named)]
     for depth, names in enumerate(layers):
-        members = [(name, named[name]) for name in names]
-        if depth == 0:
-            members += [("", other) for other in others]
-        decay: list[nn.Parameter] = []
-        no_decay: list[nn.Parameter] = []
-        for name, parameter in members:
-            if parameter.requires_grad:
-                is_listed = any(fnmatchcase(name, pattern) for pattern in no_decay_patterns)
-                (no_decay if parameter.ndim < 2 or is_listed else decay).append(parameter)
+        members = [named[name] for name in names] + [*others] * (depth == 0)
+        trained = [parameter for parameter in members if parameter.requires_grad]
+        decaying = [parameter for parameter in trained if parameter not in exempt]
+        constant = [parameter for parameter in trained if parameter in exempt]
         scale = {LR_SCALE: layer_decay**depth} if layer_decay < 1 else {}
-        groups += [{"params": decay, **scale}, {"params": no_decay, "weight_decay": 0.0, **scale}]
+        groups.append({"params": decaying, **scale})
+        groups.append({"params": constant, "weight_decay": 0.0, **scale})
     return [group for group in groups if group["params"]]
+
+
+def _exempt(
+    network: nn.Module, others: Sequence[nn.Parameter], decay: Decay
+) -> Iterator[nn.Parameter]:
+    """Yields the parameters without weight decay.
+
+    By default biases, the vectors of normalisation layers (He et al., 2019, section 3.1,
+    https://arxiv.org/abs/1812.01187), and names or patterns in ``no_weight_decay()`` of a timm
+    network.
+    """
+    if decay == "weights":
+        patterns: Any = getattr(network, "no_weight_decay", tuple)()
+        for name, parameter in network.named_parameters():
+            if parameter.ndim < 2 or any(fnmatchcase(name, pattern) for pattern in patterns):
+                yield parameter
+        yield from (parameter for parameter in others if parameter.ndim < 2)
+    elif decay == "not_norm":
+        for module in network.modules():
+            if isinstance(module, _NORMALIZATION):
+                yield from module.parameters()
 
 
 def fuse(optimizer: Optimizer) -> None:

@@ -12,6 +12,7 @@ from lightkeeper.cli._entry import describe_error
 from lightkeeper.exact import UserError
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LambdaCallback
 from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]  # not in its __all__
+from timm.scheduler import CosineLRScheduler
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import (
@@ -20,8 +21,10 @@ from torch.optim.lr_scheduler import (
     LinearLR,
     LRScheduler,
     OneCycleLR,
+    SequentialLR,
     StepLR,
 )
+from torchvision.ops._utils import split_normalization_params
 
 from project.model import CosineWithWarmup
 from project.model.networks import build_network
@@ -94,6 +97,23 @@ def test_rates_and_weight_decay_are_those_of_timm_for_its_networks(arch, layer_d
         p: (group["lr"], group["weight_decay"]) for group in ours for p in group["params"]
     } == expected
     assert len(expected) == len(list(network.parameters())) - 1
+
+
+@cases(
+    "arch decay",
+    ("resnet18", "not_norm"),
+    ("convnext_tiny", "not_norm"),
+    ("swin_t", "not_norm"),
+    ("resnet18", "all"),
+)
+def test_weight_decay_is_on_what_torchvisions_or_torchs_own_has_it_on(arch, decay):
+    model = linear()
+    model.network = network = build_network(arch, 3)
+    model.centers = nn.Parameter(torch.ones(3))
+    norms = split_normalization_params(network)[0] if decay == "not_norm" else []
+    groups = build_optimizer(partial(SGD, weight_decay=0.1), model, 1.0, decay).param_groups
+    found = {p: group["weight_decay"] for group in groups for p in group["params"]}
+    assert found == dict.fromkeys(model.parameters(), 0.1) | dict.fromkeys(norms, 0.0)
 
 
 def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales_them_is_not():
@@ -177,6 +197,41 @@ def test_a_schedule_lasts_as_long_as_training_and_is_stepped_in_time(
     seen, _ = train(schedule, interval, **options)
     for of_group in zip(*seen, strict=True):
         assert of_group == pytest.approx([RATE * factor for factor in factors])
+
+
+def rates_of_torch(optimizer, epochs, warmup, start, last) -> list[float]:
+    parts: list[LRScheduler] = [LinearLR(optimizer, start, total_iters=warmup)]
+    parts.append(CosineAnnealingLR(optimizer, epochs - warmup, eta_min=last))
+    both, rates = SequentialLR(optimizer, parts, [warmup]), []
+    for _ in range(epochs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        both.step()
+    return rates
+
+
+def rates_of_timm(optimizer, epochs, warmup, start, last) -> list[float]:
+    first = {"warmup_t": warmup, "warmup_lr_init": start * RATE}
+    schedule, rates = CosineLRScheduler(optimizer, epochs, last, **first), []
+    for epoch in range(epochs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        schedule.step(epoch + 1)
+    return rates
+
+
+@cases(
+    "rates_of prefix epochs warmup start last",
+    (rates_of_torch, True, 9, 3, 0.01, 0.0),
+    (rates_of_timm, False, 12, 5, 0.02, 0.0001),
+)
+def test_epochs_have_the_learning_rates_of_torchs_and_of_timms_cosine_with_warmup(
+    rates_of, prefix, epochs, warmup, start, last
+):
+    expected = rates_of(SGD([nn.Parameter(torch.ones(1))], RATE), epochs, warmup, start, last)
+    schedule = partial(CosineWithWarmup, lrf=last / RATE, warmup_epochs=warmup)
+    schedule = partial(schedule, warmup_start=start, warmup_prefix=prefix)
+    seen, _ = train(schedule, "epoch", max_epochs=epochs)
+    assert [rates[0] for rates in seen[:-1:5]] == pytest.approx(expected, rel=1e-9)
 
 
 @cases(
