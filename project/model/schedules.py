@@ -32,6 +32,11 @@ class CosineWithWarmup(LRScheduler):
         lrf: The last learning rate as a fraction of the first.
         warmup_epochs: The length of the warmup in epochs, such as 0.5; at most half of the
             training.
+        warmup_start: The learning rate of the first step as a fraction of the peak, which the first
+            step after the warmup has: torch's ``LinearLR(start_factor=...)`` and timm's
+            ``warmup_lr``. By default, warmup rises from the first step to its last in equal parts.
+        warmup_prefix: If true, the cosine begins after the warmup, as by torch's ``SequentialLR``;
+            if false, the warmup replaces the beginning of it, as timm does by default.
     """
 
     interval: Interval = "step"
@@ -41,9 +46,13 @@ class CosineWithWarmup(LRScheduler):
         optimizer: Optimizer,
         lrf: ClosedUnitInterval = 0.01,
         warmup_epochs: NonNegativeFloat = 1.0,
+        warmup_start: ClosedUnitInterval | None = None,
+        warmup_prefix: bool = True,
     ) -> None:
         self.lrf = float(lrf)
         self.warmup_epochs = float(warmup_epochs)
+        self.warmup_start = warmup_start
+        self.warmup_prefix = warmup_prefix
         self.total_steps = 1
         self.warmup_steps = 0
         super().__init__(optimizer)
@@ -61,8 +70,11 @@ class CosineWithWarmup(LRScheduler):
     def factor(self, step: int) -> float:
         """Returns the fraction of the learning rate at a step."""
         if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
-        progress = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
+            if self.warmup_start is None:
+                return (step + 1) / self.warmup_steps
+            return self.warmup_start + (1 - self.warmup_start) * step / self.warmup_steps
+        before = self.warmup_steps if self.warmup_prefix else 0
+        progress = (step - before) / max(self.total_steps - before, 1)
         return self.lrf + (1 - self.lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
 
     def get_lr(self) -> list[float | Tensor]:
