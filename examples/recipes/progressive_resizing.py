@@ -19,13 +19,14 @@ class ProgressiveResizing(Callback):
     """Trains on small images at first, which costs less, and lets them grow to their full size.
 
     The image size grows linearly with the share of training that is done (Howard, 2018,
-    https://www.fast.ai/posts/2018-08-10-fastai-diu-imagenet.html), batch by batch. It is a function
-    of the step alone, so a resumed run continues with the same sizes. Evaluation always sees full
-    size.
+    https://www.fast.ai/posts/2018-08-10-fastai-diu-imagenet.html), batch by batch, after a
+    delay if there is one, as in Composer. It is a function of the step alone, so a resumed run
+    continues with the same sizes. Evaluation always sees full size.
 
     Args:
         start: The first image size as a share of the full one.
         until: The share of training after which images have their full size.
+        delay: The share of training before which they keep their first size.
         multiple: Image sizes are multiples of this number of pixels; a ResNet reduces them by 32.
     """
 
@@ -34,16 +35,23 @@ class ProgressiveResizing(Callback):
         start: ClosedUnitInterval = 0.5,
         until: ClosedUnitInterval = 0.75,
         multiple: PositiveInt = 32,
+        delay: ClosedUnitInterval = 0.0,
     ) -> None:
+        if delay >= until > 0:
+            raise UserError(
+                f"ProgressiveResizing's delay must be below until, {until}, got {delay}"
+            )
         self.start = start
         self.until = until
         self.multiple = multiple
+        self.delay = delay
 
     def image_size(self, done: float, full: int) -> int:
         """Returns the size of training images in pixels after a share of training in [0, 1]."""
         if done >= self.until:
             return full
-        share = self.start + (1 - self.start) * done / self.until
+        growing = max(done - self.delay, 0)
+        share = self.start + (1 - self.start) * growing / (self.until - self.delay)
         if share >= 1:
             return full
         size: int = int(full * share) // self.multiple * self.multiple

@@ -1,24 +1,39 @@
 """Recipes in examples/: whitening and Muon against linear algebra, the head's schedule and image sizes against their formulas."""
 
+import math
 import re
 from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from lightkeeper.exact import UserError
+from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import LambdaCallback
+from timm.data.transforms_factory import transforms_imagenet_train
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import SGD, AdamW
+from torchvision.models import resnet18
+from torchvision.transforms.v2 import Normalize, RandomErasing
+from torchvision.transforms.v2.functional import to_pil_image
 
 from examples.recipes.airbench import Airbench, WhitenByFirstBatch, patch_covariance
+from examples.recipes.blurpool import blurpool
+from examples.recipes.erasing import NormalizedErasing
+from examples.recipes.grad_checkpointing import GradientCheckpointing
 from examples.recipes.head_first import HeadFirst
+from examples.recipes.linear import LinearWithWarmup
 from examples.recipes.muon import Muon
-from tests.conftest import small
-from tests.model.test_classifier import Memory, linear, require_no_reading, trainer
-from tests.model.test_optimizers import cosine, require_rates_that_differ
+from examples.recipes.progressive_resizing import ProgressiveResizing
+from examples.recipes.timm_transforms import RandAugment
+from tests.conftest import ROOT, draw_image, small
+from tests.model.test_classifier import Memory, classifier, linear, require_no_reading, trainer
+from tests.model.test_optimizers import cosine, require_rates_that_differ, train
 
 
 def test_airbench_is_the_papers_network_whose_convolutions_begin_by_copying_their_input():
@@ -123,6 +138,25 @@ def test_images_grow_to_their_full_size_batch_by_batch_in_training_alone(workpla
     assert len(cli.model.network._forward_pre_hooks) == 1  # that of this test
 
 
+@pytest.mark.parametrize(("epochs", "first", "last"), [(88, 65, 76), (16, 11, 13)])
+def test_images_have_the_sizes_that_ffcv_interpolates_between_two_epochs(epochs, first, last):
+    config = yaml.safe_load((ROOT / f"configs/imagenet/ffcv_rn50_{epochs}.yaml").read_text())
+    (options,) = [part for part in config["trainer"]["callbacks"] if "Progressive" in str(part)]
+    resizing = ProgressiveResizing(**options["init_args"])
+    sizes = np.interp(range(epochs), [first, last], [160, 192])
+    expected = [int(np.round(size / 32)) * 32 for size in sizes]
+    assert [resizing.image_size(epoch / epochs, 192) for epoch in range(epochs)] == expected
+
+
+def test_images_keep_their_first_size_for_a_while_as_composers_do():
+    resizing = ProgressiveResizing(start=0.5, until=0.8, multiple=4, delay=0.5)
+    shares = np.interp(range(100), [50, 80], [0.5, 1])
+    expected = [math.floor(224 * share / 4) * 4 for share in shares]
+    assert [resizing.image_size(step / 100, 224) for step in range(100)] == expected
+    with pytest.raises(UserError, match=r"delay must be below until, 0\.75, got 0\.8"):
+        ProgressiveResizing(delay=0.8)
+
+
 def test_parameters_that_a_pattern_matches_stay_as_they_are_and_others_do_not(workplace):
     recipe = "examples.recipes.freeze_parameters.FreezeParameters"
     frozen = [f"--trainer.callbacks+={recipe}", "--trainer.callbacks.pattern"]
@@ -157,3 +191,87 @@ def test_muon_has_rates_that_a_schedule_scales_and_reads_nothing_from_its_device
     require_rates_that_differ(partial(Muon, lr=0.1, adam_lr=0.01), 1.0)
     muon = ["--model.optimizer=examples.recipes.muon.Muon", "--trainer.gradient_clip_val=1"]
     require_no_reading(monkeypatch, muon)
+
+
+def photo(size: int = 64) -> torch.Tensor:
+    return torch.from_numpy(np.array(draw_image(0.3, seed=1, size=(size, size)))).permute(2, 0, 1)
+
+
+def test_random_operations_are_those_of_timms_own_training_transforms():
+    name, size = "rand-m7-mstd0.5-inc1", 64
+    chain = transforms_imagenet_train(size, auto_augment=name, hflip=0, normalize=False).transforms
+    changed = 0
+    for seed in range(20):
+        seed_everything(seed, verbose=False)
+        ours = RandAugment(name)(photo(size))
+        seed_everything(seed, verbose=False)
+        theirs: Any = to_pil_image(photo(size))
+        for transform in chain[1:]:  # after the crop
+            theirs = transform(theirs)
+        torch.testing.assert_close(ours, theirs)
+        changed += not torch.equal(ours, photo(size))
+    assert changed > 10
+
+
+@pytest.mark.parametrize("value", [0.0, "random"])
+def test_erasing_is_torchvisions_of_normalised_images(value: Any):
+    normalize = Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    back = Normalize(
+        [-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225], [1 / 0.229, 1 / 0.224, 1 / 0.225]
+    )
+    changed = 0
+    for seed in range(20):
+        seed_everything(seed, verbose=False)
+        ours = NormalizedErasing(0.5, value)(photo())
+        seed_everything(seed, verbose=False)
+        theirs = RandomErasing(0.5, value=value)(normalize(photo() / 255))
+        assert (ours - (back(theirs) * 255).clamp(0, 255)).abs().max() <= 0.51
+        changed += not torch.equal(ours, photo())
+    assert 3 < changed < 17
+
+
+def test_a_convolution_with_a_stride_sees_blurred_input_and_keeps_the_names_of_its_weights():
+    plain: Any = resnet18(num_classes=3)
+    network: Any = blurpool(3, "resnet18")
+    network.load_state_dict(plain.state_dict())
+    assert type(network.conv1) is nn.Conv2d  # which sees three channels
+    x = torch.randn(2, 64, 9, 9, generator=torch.Generator().manual_seed(0))
+    blur = torch.tensor([[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]) / 16
+    kernel = nn.functional.pad(blur, (1, 1, 1, 1))[None, None].expand(64, 1, 5, 5)
+    blurred = nn.functional.conv2d(x, kernel, padding=2, groups=64)
+    for layer in ("layer2.0.conv1", "layer2.0.downsample.0"):
+        expected = plain.get_submodule(layer)(blurred)
+        torch.testing.assert_close(network.get_submodule(layer)(x), expected)
+    torch.testing.assert_close(network.layer1(x), plain.layer1(x))
+
+
+def test_the_line_after_the_warmup_is_ffcvs(workplace):
+    epochs, steps, peak = 6, 5, 0.02
+    schedule = partial(LinearWithWarmup, lrf=0.0, warmup_epochs=2, warmup_start=1e-4)
+    seen, _ = train(schedule, max_epochs=epochs)
+    corners = np.interp(range(epochs + 1), [0, 2, epochs], [1e-4 * peak, peak, 0])
+    expected = np.interp(np.arange(epochs * steps + 1) / steps, range(epochs + 1), corners)
+    assert [rates[0] for rates in seen] == pytest.approx(expected, abs=1e-12)
+
+
+def test_checkpointed_blocks_have_the_gradient_of_those_that_keep_their_activations():
+    arch, found = "timm/vit_tiny_patch16_224", {}
+    for callbacks in ([], [GradientCheckpointing()]):
+        kept: list[int] = []
+        seed_everything(0, verbose=False)
+        model = classifier(arch=arch, arch_args={"img_size": 16, "patch_size": 4, "depth": 3})
+        run = trainer(max_steps=1, callbacks=callbacks, limit_val_batches=0)
+        with saved_tensors_hooks(lambda x, kept=kept: (kept.append(x.numel()), x)[1], lambda x: x):
+            run.fit(model, Memory())
+        found[len(callbacks)] = sum(kept), model.state_dict()
+    assert found[1][0] < found[0][0] / 2
+    torch.testing.assert_close(found[1][1], found[0][1])
+    with pytest.raises(UserError, match=r"of timm, --model\.arch timm/NAME, got"):
+        trainer(max_steps=1, callbacks=[GradientCheckpointing()]).fit(classifier(), Memory())
+
+
+def test_lamb_of_timm_trains_with_its_two_groups(workplace):
+    cli = small("--model.optimizer=timm.optim.Lamb", "--model.optimizer.weight_decay=0.02")
+    groups = cli.trainer.optimizers[0].param_groups
+    assert [group["weight_decay"] for group in groups] == [0.02, 0.0]
+    assert cli.trainer.global_step == 8
