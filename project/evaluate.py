@@ -43,6 +43,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         "cutout",
         "crop_scale",
         "class_balance",
+        "repeats",
         "train_transforms",
         "batch_transforms",
     )
