@@ -40,7 +40,12 @@ class LabelsCSV(AugmentedDataModule, ResizedDataModule):
         }
 
     def _dataset(self, split: str, paths: list[str], marks: torch.Tensor) -> FileDataset:
-        crop_scale = self.crop_scale if split == "train" else None
+        is_training = split == "train"
         return FileDataset(
-            [self.folder / path for path in paths], marks, self.preprocessing, crop_scale, self.seed
+            [self.folder / path for path in paths],
+            marks,
+            self.preprocessing,
+            self.crop_scale if is_training else None,
+            self.seed,
+            train_preprocessing=self.train_preprocessing if is_training else (),
         )

@@ -42,7 +42,10 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         "flip",
         "cutout",
         "crop_scale",
+        "train_interpolation",
+        "train_size",
         "class_balance",
+        "repeats",
         "train_transforms",
         "batch_transforms",
     )

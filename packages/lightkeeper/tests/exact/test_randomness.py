@@ -8,7 +8,7 @@ import torch
 from lightkeeper.exact import uniform
 from lightkeeper.exact._randomness import Purpose, derived_seed
 from lightkeeper.exact._sampler import EvaluationSampler, TrainingSampler, shuffled
-from lightkeeper.images._batch import weighted_draw
+from lightkeeper.images._batch import repeated_draw, weighted_draw
 
 from tests.toy import cases
 
@@ -53,7 +53,8 @@ DRAWS = cases(
         "size": 96,
         "draw": partial(weighted_draw, torch.arange(96) % 4, torch.tensor([24] * 4), 12, 1.0, 0),
     },
-    ids=["", "balanced"],
+    {"draw": partial(repeated_draw, partial(shuffled, SIZE, 0), SIZE, 3)},
+    ids=["", "balanced", "repeated"],
 )
 
 

@@ -167,7 +167,7 @@ def trained(world_size, accumulate):
     """The batches of a run as the network sees them, its losses, and its first and last weights."""
     schedule = partial(CosineAnnealingLR, T_max=2)
     model = classifier(optimizer=partial(SGD, lr=0.001, momentum=0.9), lr_scheduler=schedule)
-    augmentation: Any = {"train_transforms": [RandAugment()]}
+    augmentation: Any = {"train_transforms": [RandAugment()], "repeats": accumulate}
     size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
     data = ToyData(size, BATCH_SIZE, val=5, test=5, **augmentation, seed=1)
     batches = []

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images import MapDatasetModule
 from lightkeeper.images._files import prepare
 from lightkeeper.images._preprocessing import (
     fit_image,
@@ -16,6 +18,7 @@ from lightkeeper.images._preprocessing import (
 )
 from PIL import Image
 from torchvision import transforms
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from tests.image_files import (
@@ -26,7 +29,7 @@ from tests.image_files import (
     smooth,
     write_folder,
 )
-from tests.stubs import Files, cases
+from tests.stubs import Files, attached, cases
 
 FITS = ["crop", "pad", "squash"]
 # torchvision scales floats elsewhere
@@ -100,6 +103,60 @@ def test_the_data_module_serves_evaluation_those_pixels_and_training_where_crops
             require_same(image, Image.open(dataset.path(index)), preprocessing(fit))
             if (split, fit) != ("train", "crop"):
                 assert torch.equal(dataset.__getitems__([index]).images[0], image)
+
+
+def served(root, kind, tmp_path, **options):
+    """Preprocessing, the images of an epoch, and images of evaluation."""
+    options |= {"seed": 1, "batch_size": 4}
+    if kind == "dataset":
+        images: Any = ImageFolder(str(root))
+        data: Any = MapDatasetModule(images, num_workers=0, **options)
+    else:
+        data = Files(
+            str(root), cache=str(tmp_path / "cache") if kind == "cache" else None, **options
+        )
+    epoch = torch.cat([batch.images for batch in attached(data).train_dataloader()])
+    train, val = data.splits["train"], data.splits["val"]
+    seen = [
+        *map(train.image, range(3)),
+        *map(val.image, range(2)),
+        *next(iter(data.val_dataloader())),
+    ]
+    return data.preprocessing, epoch, seen
+
+
+KINDS = cases("kind", "files", "cache", "dataset")
+
+
+@KINDS
+@cases("options", {}, {"crop_scale": None}, {"fit": "pad"}, {"fit": "squash", "resize": 40})
+def test_training_has_a_size_of_its_own_and_evaluation_keeps_its_own(tmp_path, kind, options):
+    root = write_folder(tmp_path / "images", {"a": 16, "b": 16}, size=(61, 45))
+    one, large, small = (
+        served(root, kind, tmp_path, **options, **sizes)
+        for sizes in ({"image_size": 28, "train_size": 21}, {"image_size": 28}, {"image_size": 21})
+    )
+    assert one[0] == large[0]
+    assert torch.equal(one[1], small[1])
+    for ours, expected in zip(one[2], large[2], strict=True):
+        assert torch.equal(ours, expected)
+
+
+@KINDS
+def test_a_random_interpolation_is_one_of_both_for_each_image_whatever_its_batch(tmp_path, kind):
+    root = write_folder(tmp_path / "images", {"a": 16, "b": 16}, size=(61, 45))
+    linear, cubic, mixed = (
+        served(root, kind, tmp_path, train_interpolation=name)
+        for name in ("bilinear", "bicubic", "random")
+    )
+    assert mixed[0] == linear[0] == cubic[0]
+    is_linear = [torch.equal(*pair) for pair in zip(mixed[1], linear[1], strict=True)]
+    is_cubic = [torch.equal(*pair) for pair in zip(mixed[1], cubic[1], strict=True)]
+    if kind != "cache":  # which is scaled by the first
+        assert all(one != other for one, other in zip(is_linear, is_cubic, strict=True))
+    assert 4 <= sum(is_linear) <= len(is_linear) - 4
+    with pytest.raises(UserError, match="train_interpolation: must be left out"):
+        served(root, kind, tmp_path, train_interpolation="random", crop_scale=None)
 
 
 def draws(count, seed=0):

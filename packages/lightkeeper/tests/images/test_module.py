@@ -76,6 +76,7 @@ def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epo
     ({"batch_size": 61}, 1, "batch_size: must be at most 60, the number of training images"),
     ({"batch_size": 10}, 3, "batch_size: must be a multiple of 3, .* such as 9"),
     ({"device_cache": True, "train_transforms": [v2.Identity()]}, 1, "device_cache: needs"),
+    ({"repeats": 13}, 1, "repeats: must be at most the batch_size, 12, got 13"),
     ({"val": 2}, 3, "the val set has fewer .* there are processes, 3; use 2 devices"),
     ({"test": 2}, 3, "the test set has fewer .* there are processes, 3; use 2 devices"),
     ({"test": 0}, 1, "the test set has fewer images, 0, than there are processes, 1$"),
@@ -139,3 +140,27 @@ def test_class_balance_draws_an_image_again_which_is_augmented_anew(device_cache
     assert torch.equal(labels, data.splits["train"].labels[indices % 60])
     assert labels.bincount(minlength=3).min() > 10
     assert len(images[indices % 60 == 59].unique(dim=0)) >= 3
+
+
+@pytest.mark.parametrize("balance", [0.0, 1.0])
+@pytest.mark.parametrize("repeats", [1, 3, 4])
+def test_repeats_takes_images_as_the_sampler_of_timm_does_each_time_augmented_anew(
+    repeats, balance
+):
+    options: Any = {"batch_size": 12, "class_balance": balance}
+    once = torch.cat([batch.indices for batch in epoch_of(attached(ShiftedData(300, **options)))])
+    timm = pytest.importorskip("timm.data.distributed_sampler", reason="timm is not installed")
+    for world_size in (1, 2, 3):
+        for rank in range(world_size):
+            theirs = timm.RepeatAugSampler(once, world_size, rank, False, repeats, 12)
+            data = ShiftedData(300, **options, repeats=repeats)
+            images, labels, indices = map(
+                torch.cat,
+                zip(*epoch_of(attached(data, world_size=world_size, rank=rank)), strict=True),
+            )
+            dataset = data.splits["train"]
+            assert torch.equal(indices % 300, once[[*theirs]] % 300)
+            assert torch.equal(labels, dataset.labels[indices % 300])
+            assert len(indices.unique()) == 300 // world_size
+            added = images ^ dataset.images[indices % 300]
+            assert len(added.flatten(1).unique(dim=0)) > 100 / world_size

@@ -207,8 +207,9 @@ ROWS = {
     "an average that starts late": Row(
         f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)
     ),
-    "random transforms of each image, MixUp and CutMix": Row(
+    "repeated, random transforms of each image, MixUp and CutMix": Row(
         f"--data.train_transforms+={TRANSFORMS}.RandAugment --data.train_transforms.magnitude=5"
+        " --data.repeats=3"
         f" --data.batch_transforms+={TRANSFORMS}.MixUp --data.batch_transforms.alpha=0.2"
         f" --data.batch_transforms+={TRANSFORMS}.CutMix"
     ),

@@ -1,6 +1,6 @@
 """Batches of images, the protocol of datasets that serve them, and images in memory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -115,20 +115,30 @@ def weighted_draw(
     Those of small classes come more often: the share of a class with n samples is proportional to
     ``n ** (1 - balance)`` (Kang et al., 2020, https://arxiv.org/abs/1910.09217). A balance of 0
     draws each sample alike often, 1 each class, 0.5 is square-root sampling. An epoch has as many
-    whole batches as without balance. ``counts`` are the samples of each class. Returns indices, see
-    ``ImageBatch``.
+    whole batches as without balance. ``counts`` are the samples of each class. Returns positions,
+    int64 (N,).
     """
     size = len(labels)
     length = size // batch_size * batch_size
     edges = counts.double().pow(-balance)[labels].cumsum(0)
     draws = fine_uniform(seed, epoch, torch.arange(length), Purpose.BALANCE) * edges[-1]
-    drawn = torch.searchsorted(edges, draws, right=True).clamp_(max=size - 1)
-    # a sample that comes again is augmented in another way, see ImageBatch.indices
+    return torch.searchsorted(edges, draws, right=True).clamp_(max=size - 1)
+
+
+def repeated_draw(draw: Callable[[int], Tensor], size: int, repeats: int, epoch: int) -> Tensor:
+    """Takes each sample of an epoch's order several times in succession, each time as another one.
+
+    An epoch keeps its length, and so has the first of ``size`` samples: repeated augmentation
+    (Hoffer et al., 2020, https://arxiv.org/abs/1901.09335), in the order of timm's
+    ``RepeatAugSampler``. ``draw`` returns an epoch's samples, int64 (N,) below ``size``, of which
+    any may come again. Returns indices that tell the rounds apart, see ``ImageBatch``.
+    """
+    drawn = draw(epoch).repeat_interleave(repeats)[:size]
     order = drawn.argsort(stable=True)
     counts = drawn.bincount(minlength=size)
-    again = torch.empty_like(drawn)
-    again[order] = torch.arange(length) - (counts.cumsum(0) - counts)[drawn[order]]
-    return drawn + size * again
+    rounds = torch.empty_like(drawn)
+    rounds[order] = torch.arange(len(drawn)) - (counts.cumsum(0) - counts)[drawn[order]]
+    return drawn + size * rounds
 
 
 def image_loader(

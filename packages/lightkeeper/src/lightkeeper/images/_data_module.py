@@ -18,7 +18,15 @@ from ..exact._loader import seed_batch
 from ..exact._sampler import EvaluationSampler, TrainingSampler, shuffled
 from ..exact._upstream import position_of
 from ..exact._workers import LazyDataLoader
-from ._batch import ArrayDataset, BatchDataset, ImageBatch, digests_of, image_loader, weighted_draw
+from ._batch import (
+    ArrayDataset,
+    BatchDataset,
+    ImageBatch,
+    digests_of,
+    image_loader,
+    repeated_draw,
+    weighted_draw,
+)
 from ._checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 from ._checkpoints import note_change, opened_data
 from ._downloads import fetch_archive
@@ -50,6 +58,8 @@ class ImageDataModule(LightningDataModule, ABC):
             augmentation.
         class_balance: Draws images of small classes more often in training, from 0 to 1. At 0, each
             image is as likely; at 1, each class.
+        repeats: Takes each training image that many times in succession, augmented anew. An epoch
+            keeps its number of images, and so sees fewer different ones.
         mean: Advanced: Subtracted from each channel, on a scale of 0 to 1; by default that of the
             data, or of pretrained weights.
         std: Advanced: Divides each channel after that, on the same scale; by default as ``mean``.
@@ -77,6 +87,7 @@ class ImageDataModule(LightningDataModule, ABC):
         train_transforms: list[Callable[..., Any]] | None = None,
         batch_transforms: list[Callable[..., Any]] | None = None,
         class_balance: ClosedUnitInterval = 0.0,
+        repeats: PositiveInt = 1,
         mean: list[ClosedUnitInterval] | None = None,
         std: list[ClosedUnitInterval] | None = None,
         split_seed: int = 0,
@@ -87,6 +98,7 @@ class ImageDataModule(LightningDataModule, ABC):
         self.hparams.update(remembered(self.hparams)[0])  # plain, as weights_only requires
         self.batch_size = int(batch_size)  # a checkpoint of yours may hold it
         self.class_balance = class_balance
+        self.repeats = repeats
         self.split_seed = split_seed
         self.seed = seed
         self.mean = [*map(float, mean or ())]
@@ -247,6 +259,8 @@ class ImageDataModule(LightningDataModule, ABC):
             batch_size,
             f"a multiple of {world_size}, the number of devices, such as {divisible}",
         )
+        wanted = f"at most the batch_size, {batch_size}"
+        require(self.repeats <= batch_size, "repeats", self.repeats, wanted)
         for split in ("val", "test"):  # Lightning asks for the test's loader after training
             _require_shares(split, sizes.get(split, world_size), world_size)
 
@@ -254,8 +268,10 @@ class ImageDataModule(LightningDataModule, ABC):
         """Loads the training set in the order of seed and epoch; to overfit, in one order."""
         train = self.splits["train"]
         overfits = getattr(self.trainer, "overfit_batches", 0) > 0
-        draw = (
-            partial(
+        size = len(train)
+        draw: Callable[[int], Tensor] = partial(shuffled, size, self.seed)
+        if self.class_balance > 0:
+            draw = partial(
                 weighted_draw,
                 train.labels.cpu(),
                 torch.tensor(self.class_counts()),
@@ -263,11 +279,9 @@ class ImageDataModule(LightningDataModule, ABC):
                 self.class_balance,
                 self.seed,
             )
-            if self.class_balance > 0
-            else None
-        )
+        draw = partial(repeated_draw, draw, size, self.repeats)
         sampler = TrainingSampler(
-            len(train), self.batch_size, self.seed, self._position, *self.world, overfits, draw
+            size, self.batch_size, self.seed, self._position, *self.world, overfits, draw
         )
         return self._loader(self._served("train"), sampler, "train")
 

@@ -34,6 +34,9 @@ CROP_TRIES = 10
 Scale = tuple[float, float]
 """The smallest and largest share of an image that a random crop keeps."""
 
+Fitting = tuple[Preprocessing, Tensor | None, Scale | None]
+"""The steps for an image, and the draws and scale of a random crop if there is one."""
+
 
 def prepare(
     path: str | os.PathLike[str],
@@ -94,10 +97,12 @@ class FileDataset:
         labels: Integers (N,), or (N, classes); see :class:`ImageBatch`.
         preprocessing: The steps that fit images to the network's input.
         crop_scale: Crops at random; by default as evaluation does.
-        seed: Decides the random crops.
+        seed: Decides the random crops, and which steps of training each image gets.
         skip: Serves a file that cannot be read as a black image with the label -1, which is an
             error otherwise.
         cache: The decoded images.
+        train_preprocessing: Preprocessings for training, which differ in ``interpolation`` alone; an image
+            gets one of them at random. By default ``preprocessing``.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class FileDataset:
         seed: int = 0,
         skip: bool = False,
         cache: ImageCache | None = None,
+        train_preprocessing: Sequence[Preprocessing] = (),
     ) -> None:
         names = [os.fsencode(file) for file in files]
         self._prefix = os.path.commonprefix(names) or b""  # noqa: RUF071  # any text in common
@@ -119,6 +125,7 @@ class FileDataset:
         self.seed = seed
         self.skip = skip
         self.cache = cache
+        self.train_preprocessing = train_preprocessing or [preprocessing]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -127,11 +134,13 @@ class FileDataset:
         epoch, indices = split_keys(keys)
         positions = indices % len(self)
         labels = self.labels[positions]
-        images = empty_images(len(keys), self.preprocessing)
-        draws = crop_draws(self.seed, epoch, indices)
+        images = empty_images(len(keys), self.train_preprocessing[0])
+        fittings = draw_fittings(
+            self.train_preprocessing, self.crop_scale, self.seed, epoch, indices
+        )
         for row, position in enumerate(positions.tolist()):
             try:
-                images[row] = self._load(position, draws[row])
+                images[row] = self._load(position, *fittings[row])
             except UnreadableFileError:
                 if not self.skip:
                     raise
@@ -145,33 +154,38 @@ class FileDataset:
 
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, (channels, crop, crop)."""
-        return self._load(index)
+        return prepare(self.path(index), self.preprocessing)
 
     def name(self, index: int) -> str:
         """The file's class folder and name, fit to print."""
         return printable(Path(*self.path(index).parts[-2:]))
 
-    def _load(self, index: int, draws: Tensor | None = None) -> Tensor:
+    def _load(self, index: int, *fitting: *Fitting) -> Tensor:
         file = self.path(index)
-        scale = self.crop_scale
-        if self.cache is None or (draws is None and scale is not None):
-            return prepare(file, self.preprocessing, draws, scale)
+        steps, _, scale = fitting
+        if self.cache is None:
+            return prepare(file, *fitting)
         if scale is None:
-            return self.cache.fetch(index, lambda: prepare(file, self.preprocessing))
+            return self.cache.fetch(index, lambda: prepare(file, steps))
         height, width = self.cache.shapes[index].tolist()
         pixels = self.cache.fetch(index, lambda: self._scaled(file, height, width))
-        return fit_pixels(pixels, self.preprocessing, draws, scale)
+        return fit_pixels(pixels, *fitting)
 
     def _scaled(self, file: Path, height: int, width: int) -> Tensor:
         """Reads a whole image, scaled down."""
         with open_image(file) as image:
             pixels = decode(image, file, (width, height))
-        return scale_image(pixels, (height, width), self.preprocessing)
+        return scale_image(pixels, (height, width), self.train_preprocessing[0])
 
 
-def crop_draws(seed: int, epoch: int, indices: Tensor) -> Tensor:
-    """Draws the numbers of random crops, float32 (N, tries, 4) in [0, 1)."""
-    return uniform(seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
+def draw_fittings(
+    steps: Sequence[Preprocessing], scale: Scale | None, seed: int, epoch: int, indices: Tensor
+) -> list[Fitting]:
+    """Draws one of several steps for each image, and the numbers of its random crop."""
+    draws = uniform(seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES + 1)
+    crops = draws[:, :-1].unflatten(1, (CROP_TRIES, 4))
+    choices = (draws[:, -1] * len(steps)).long().tolist()
+    return [(steps[choice], crop, scale) for choice, crop in zip(choices, crops, strict=True)]
 
 
 def mean_and_std(files: Sequence[str], bands: Bands) -> tuple[list[float], list[float]]:

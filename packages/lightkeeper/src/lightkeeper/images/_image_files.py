@@ -33,8 +33,8 @@ class ImageFilesDataModule(ResizedDataModule):
     Args:
         on_bad_image: Refuses to start if a file cannot be read as an image, or skips the file.
         cache: A folder for decoded images, which makes later epochs faster. It takes about 0.2 MB
-            an image, and training crops from images whose shorter side is 8/7 of ``image_size``, or
-            ``image_size`` if ``fit`` is not ``crop``.
+            an image, and training crops from images whose shorter side is 8/7 of ``train_size``, or
+            ``train_size`` if ``fit`` is not ``crop``.
         group: Finds a file's group, such as ``patient[0-9]+``, which stays in one split. A regular
             expression, searched in the path below the root; or the name of a table's column.
         label_from: Finds a file's class, such as ``([a-z]+)_[0-9]+`` of ``pug_12.jpg``. A regular
@@ -231,9 +231,11 @@ class ImageFilesDataModule(ResizedDataModule):
         datasets = {}
         for split in dict.fromkeys(file.split for file in files):
             places = [place for place, file in enumerate(files) if file.split == split]
-            scale = self.crop_scale if split == "train" else None
+            is_training = split == "train"
+            scale = self.crop_scale if is_training else None
+            steps = self.train_preprocessing if is_training else [self.preprocessing]
             cache = (
-                ImageCache(self.cache, rows[places], self.preprocessing, scale is not None)
+                ImageCache(self.cache, rows[places], steps[0], scale is not None)
                 if self.cache is not None
                 else None
             )
@@ -244,6 +246,7 @@ class ImageFilesDataModule(ResizedDataModule):
                 scale,
                 self.seed,
                 cache=cache,
+                train_preprocessing=steps,
             )
         self._forget()  # the datasets have the files in few bytes
         self._digests = _digests_of(files, rows)

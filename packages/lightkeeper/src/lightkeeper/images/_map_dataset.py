@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from ._batch import BatchDataset, ImageBatch, Keys, digest_of, split_keys
 from ._class_names import require_class_names
 from ._decode import upright_pixels
 from ._downloads import one_at_a_time
-from ._files import Scale, crop_draws, fit_pixels, prepare
+from ._files import Fitting, Scale, draw_fittings, fit_pixels, prepare
 from ._layout import split_names
 from ._preprocessing import Preprocessing, empty_images
 from ._resized import ResizedDataModule
@@ -162,6 +162,7 @@ class MapDatasetModule(ResizedDataModule):
                 self.preprocessing,
                 self.crop_scale if is_training else None,
                 self.seed if is_training else self.split_seed,  # measured alike in any run
+                self.train_preprocessing if is_training else (),
             )
         return splits
 
@@ -203,12 +204,14 @@ class TorchDataset:
         preprocessing: Preprocessing,
         crop_scale: Scale | None,
         seed: int,
+        train_preprocessing: Sequence[Preprocessing] = (),
     ) -> None:
         self.dataset = dataset
         self.num_classes = num_classes
         self.preprocessing = preprocessing
         self.crop_scale = crop_scale
         self.seed = seed
+        self.train_preprocessing = train_preprocessing or [preprocessing]
         self.held = held_generators(dataset.dataset)
 
     @property
@@ -227,27 +230,30 @@ class TorchDataset:
 
     def __getitems__(self, keys: Keys) -> ImageBatch:
         epoch, indices = split_keys(keys)
-        images = empty_images(len(keys), self.preprocessing)
+        images = empty_images(len(keys), self.train_preprocessing[0])
         labels = torch.empty(len(keys), dtype=torch.int64)
-        draws = crop_draws(self.seed, epoch, indices)
+        fittings = draw_fittings(
+            self.train_preprocessing, self.crop_scale, self.seed, epoch, indices
+        )
         with isolate_rng(include_cuda=False):
             for row, index in enumerate(indices.tolist()):
-                images[row], labels[row] = self._sample(self.dataset, index, epoch, draws[row])
+                images[row], labels[row] = self._sample(self.dataset, index, epoch, fittings[row])
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, uint8 (3, crop, crop)."""
         with isolate_rng(include_cuda=False):
-            return self._sample(_unopened(self.dataset), index)[0]
+            fitting = self.preprocessing, None, None
+            return self._sample(_unopened(self.dataset), index, 0, fitting)[0]
 
     def name(self, index: int) -> str:
         """The dataset's class and the sample's position in it."""
         return f"{type(self.dataset.dataset).__name__}[{self.dataset.indices[index]}]"
 
     def _sample(
-        self, dataset: Subset[Any], index: int, epoch: int = 0, draws: Tensor | None = None
+        self, dataset: Subset[Any], index: int, epoch: int, fitting: Fitting
     ) -> tuple[Tensor, int]:
-        """Returns a sample's image, cropped at random by ``draws``, and its label."""
+        """Returns a sample's image, fitted, and its label."""
         position = index % len(self)
         name = self.name(position)
         seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index), held=self.held)
@@ -255,7 +261,6 @@ class TorchDataset:
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
             raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}")
         image, label = sample
-        fitting = self.preprocessing, draws, self.crop_scale
         try:
             label = operator.index(label)
             pixels = (

@@ -1,7 +1,7 @@
 """The base of data modules whose images have any size: resized and cropped in loader workers."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 from jsonargparse.typing import OpenUnitInterval, PositiveInt
 
@@ -29,6 +29,10 @@ class ResizedDataModule(ImageDataModule):
             ``image_size``.
         interpolation: Advanced: Scales images, always with antialiasing: ``bilinear``, the default,
             or ``bicubic``.
+        train_size: The pixels of each side in training, by default ``image_size``. Less costs less,
+            and larger images in evaluation can be more accurate.
+        train_interpolation: Advanced: Scales training images, by default as ``interpolation``;
+            ``random`` chooses one for each random crop.
         crop_scale: The smallest and largest share of an image that a random crop keeps. Null takes
             whole images in training, as evaluation does.
         val_fraction: The share of validation images, about, if the data have no such set.
@@ -42,6 +46,8 @@ class ResizedDataModule(ImageDataModule):
         fit: Fit | None = None,
         resize: PositiveInt | None = None,
         interpolation: Interpolation | None = None,
+        train_size: PositiveInt | None = None,
+        train_interpolation: Interpolation | Literal["random"] | None = None,
         crop_scale: tuple[float, float] | None = (0.08, 1.0),
         val_fraction: OpenUnitInterval = 0.1,
         test_fraction: OpenUnitInterval = 0.1,
@@ -52,6 +58,8 @@ class ResizedDataModule(ImageDataModule):
         self.resize = int(resize or self.image_size * 8 // 7)
         self.fit: Fit = fit or "crop"
         self.interpolation: Interpolation = interpolation or "bilinear"
+        self.train_size = int(train_size or self.image_size)
+        self.train_interpolation = train_interpolation or self.interpolation
         smallest, largest = crop_scale or (1, 1)
         require(
             0 < smallest <= largest <= 1,
@@ -66,6 +74,12 @@ class ResizedDataModule(ImageDataModule):
             "below 1 together with test_fraction",
         )
         self.crop_scale = crop_scale
+        require(
+            crop_scale is not None or train_interpolation != "random",
+            "train_interpolation",
+            train_interpolation,
+            "left out or of one kind without random crops, as crop_scale is null",
+        )
         # the test set first, so that it does not depend on the share of the validation set
         self.fractions = {"test": test_fraction, "val": val_fraction}
 
@@ -88,6 +102,16 @@ class ResizedDataModule(ImageDataModule):
             "1 <= image_size (crop) <= resize <= 4096, with finite means and deviations above 0",
         )
         return steps
+
+    @property
+    def train_preprocessing(self) -> list[Preprocessing]:
+        """The steps that fit training images; each gets one of these at random."""
+        steps = self.preprocessing
+        is_random = self.train_interpolation == "random"
+        kinds = get_args(Interpolation) if is_random else [self.train_interpolation]
+        resize = steps["resize"] * self.train_size // self.image_size
+        sizes = {"crop": self.train_size, "resize": resize}
+        return [cast(Preprocessing, {**steps, **sizes, "interpolation": kind}) for kind in kinds]
 
     def hashed_split(self, names: Iterable[str]) -> dict[str, list[int]]:
         """Cuts files with these names into splits by hashes of the names; returns positions."""
