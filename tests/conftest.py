@@ -122,7 +122,8 @@ def small(
     own = FitCLI._callbacks
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "project.model.classifier.build_network", lambda arch, classes, args: network(classes)
+            "project.model.classifier.build_for_images",
+            lambda arch, classes, args, size: (network(classes), args),
         )
         patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
         return fit(*data, *TINY_TRAINER, *QUIET, *SMALL, *args)

@@ -20,6 +20,7 @@ from tests.test_export import run
 
 timm = pytest.importorskip("timm", reason="timm is an extra")
 FILES = ["README.md", "config.json", "model.safetensors"]
+TINY = {"depth": 1, "embed_dim": 24, "num_heads": 2}
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
 
 
@@ -37,6 +38,9 @@ def checkpoint_of(model: ImageClassifier, path: Path) -> Path:
     {"arch": "resnet18"},
     {"arch": "timm/test_efficientnet"},
     {"arch": "timm/vit_tiny_patch16_224", "arch_args": VIT},
+    {"arch": "timm/vit_base_patch16_siglip_224", "arch_args": TINY},  # at another size than its own
+    {"arch": "timm/eva02_base_patch16_clip_224", "arch_args": TINY},
+    {"arch": "timm/vit_small_patch16_dinov3", "arch_args": TINY},
 )
 def test_timm_alone_gives_the_checkpoints_probabilities_and_weights_start_from_it(
     tmp_path, options

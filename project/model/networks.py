@@ -58,6 +58,43 @@ def build_network(
         return make(**args)
 
 
+def build_for_images(
+    arch: str, num_classes: int, arch_args: dict[str, Any] | None, image_size: int
+) -> tuple[nn.Module, dict[str, Any] | None]:
+    """Builds a network for images of a size; returns its arguments, too.
+
+    If a timm network accepts no other size than its own, as most vision transformers, these have
+    timm's ``img_size``.
+    """
+    network = build_network(arch, num_classes, arch_args)
+    if "img_size" in (arch_args or {}) or _accepts(network, image_size):
+        return network, arch_args
+    patch = getattr(getattr(network, "patch_embed", None), "patch_size", (1,))[0]
+    if image_size % patch:  # timm would leave out pixels at the edges
+        below = image_size // patch * patch
+        nearest = " or ".join(str(size) for size in (below, below + patch) if size)
+        raise UserError(
+            f"--data.image_size must be a multiple of {patch}, the size of {arch}'s patches, such"
+            f" as {nearest}; got {image_size}"
+        )
+    arch_args = {**(arch_args or {}), "img_size": image_size}
+    return build_network(arch, num_classes, arch_args), arch_args
+
+
+def _accepts(network: nn.Module, image_size: int) -> bool:
+    """Returns False for a timm network of another image size that accepts no images of this one."""
+    about: Mapping[str, Any] = getattr(network, "pretrained_cfg", {})
+    if not about.get("fixed_input_size") or about["input_size"][1] == image_size:
+        return True
+    first = next(layer for layer in network.modules() if isinstance(layer, nn.Conv2d))
+    try:
+        with torch.no_grad():
+            network.eval()(torch.zeros(1, first.in_channels, image_size, image_size))
+    except Exception:  # libraries raise errors of any type
+        return False
+    return True
+
+
 @contextmanager
 def _one_line_errors(problem: str, is_own: bool = False) -> Iterator[None]:
     """Turns any error into one line, unless it is a bug in the user's own network."""

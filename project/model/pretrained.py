@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -95,7 +97,8 @@ def _from_folder(folder: Path) -> Pretrained:
         ) as error:
             raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
 
-    read = partial(read_weights, folder / "model.safetensors")
+    files = [folder / "model.safetensors", folder / "pytorch_model.bin"]
+    read = partial(read_weights, next((file for file in files if file.exists()), files[0]))
     return Pretrained(str(folder), lambda: read().tensors, lambda: config()[0], lambda: config()[1])
 
 
@@ -167,9 +170,11 @@ def load_weights(
     state = network.state_dict()  # with the versions of modules, which some modules read
     heads = tuple(f"{name}." for name in head(network, len(class_names)))
     weights = {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in weights.items()}
+    own = _network_of(weights, state, heads, source)
+    fitted = _as_timm_loads(network, own, state, heads)
     weights = {
         name: adapt_channels(value, state[name].shape) if name in state else value
-        for name, value in _network_of(weights, state, heads, source).items()
+        for name, value in fitted.items()
         if not name.startswith(_AUXILIARY_HEADS)
     }
     of_head = {name: weights.get(name, torch.empty(0)) for name in state if name.startswith(heads)}
@@ -193,7 +198,30 @@ def load_weights(
             f"--model.weights: '{source}' does not fit --model.arch and --model.arch_args:"
             f" {shorten(str(error), 300)}"
         ) from error
-    return _describe_head(class_names, known, new, [*by_name])
+    text = _describe_head(class_names, known, new, [*by_name])
+    return text if fitted is own else f"{text}; timm has fitted the rest to the image size"
+
+
+def _as_timm_loads(
+    network: nn.Module,
+    weights: dict[str, Tensor],
+    state: Mapping[str, Tensor],
+    heads: tuple[str, ...],
+) -> dict[str, Tensor]:
+    """Converts weights that do not fit a timm network of patches, by timm's rule for its family.
+
+    It resamples positions for another image size, and knows the names in files of the authors.
+    """
+    convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    fits = all(
+        name in state and value.shape == state[name].shape
+        for name, value in weights.items()
+        if not name.startswith(heads)
+    )
+    if convert and hasattr(network, "patch_embed") and not fits:
+        with suppress(Exception):  # of any type; loading lists what does not fit
+            return cast(dict[str, Tensor], convert(dict(weights), network))
+    return weights
 
 
 def _rows_by_name(

@@ -79,7 +79,11 @@ def test_parameters_outside_of_the_network_are_trained_as_its_head_with_decay_by
 
 @pytest.mark.parametrize("layer_decay", [0.7, 1.0])
 @pytest.mark.parametrize(
-    "arch", ["tf_efficientnet_lite0", "vit_tiny_patch16_224", "convnext_atto", "levit_128s"]
+    "arch",
+    [
+        *("tf_efficientnet_lite0", "vit_tiny_patch16_224", "convnext_atto", "levit_128s"),
+        *("vit_small_patch16_dinov3", "vit_base_patch32_siglip_256", "eva02_tiny_patch14_224"),
+    ],
 )
 def test_rates_and_weight_decay_are_those_of_timm_for_its_networks(arch, layer_decay):
     network: Any = build_network(f"timm/{arch}", 3)

@@ -18,12 +18,13 @@ from lightkeeper.images._checkpoint import ABOUT, read_checkpoint, read_weights
 from lightkeeper.images._preprocessing import fit_image
 from safetensors.torch import save_file
 from timm.data import resolve_data_config  # type: ignore[attr-defined]  # not in its __all__
+from timm.models import save_for_hf
 from torch import nn
 from torchvision.models import get_model, get_model_weights  # type: ignore[attr-defined]  # not in its __all__
 
 from project.fit import FitCLI
 from project.model import ImageClassifier
-from project.model.networks import build_network, head
+from project.model.networks import build_for_images, build_network, head
 from project.model.normalize import Normalization
 from project.model.pretrained import find_weights, load_weights, start_from
 from tests.conftest import (
@@ -39,6 +40,7 @@ from tests.conftest import (
     read_json,
 )
 from tests.model.test_classifier import PREPROCESSING, make_images
+from tests.test_hub import checkpoint_of
 
 ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
 VIT = {"img_size": 32, "patch_size": 16, "depth": 1, "embed_dim": 12, "num_heads": 3}
@@ -289,6 +291,57 @@ def test_of_a_checkpoint_of_ours_the_network_is_taken_whatever_a_subclass_keeps_
         content["about"]["class_names"], PREPROCESSING, "resnet9_slim", weights=str(path)
     )
     assert all(torch.equal(model.state_dict()[name], value) for name, value in own.items())
+
+
+TINY = {"depth": 1, "num_heads": 2}
+BACKBONES = {  # a small one of each family, and an image size that is not its own
+    "vit_small_patch14_dinov2": ({**TINY, "embed_dim": 24}, 98),
+    "vit_small_patch14_reg4_dinov2": ({**TINY, "embed_dim": 24}, 56),
+    "vit_small_patch16_dinov3": ({**TINY, "embed_dim": 24}, 96),  # positions by rotation alone
+    "vit_base_patch16_siglip_224": ({**TINY, "embed_dim": 24}, 320),
+    "vit_base_patch32_clip_224": ({**TINY, "embed_dim": 24}, 96),
+    "eva02_tiny_patch14_224": ({"depth": 1, "embed_dim": 24}, 98),
+    "test_vit": ({"depth": 1}, 96),  # takes any size
+}
+
+
+@pytest.mark.parametrize("arch", BACKBONES)
+@pytest.mark.parametrize("kind", ["pth", "safetensors", "folder", "folder of torch's", "run"])
+def test_weights_at_another_image_size_are_those_of_timm(tmp_path, arch, kind, capsys):
+    args, size = BACKBONES[arch]
+    about = {"file": str(tmp_path / "w.safetensors"), "hf_hub_id": None, "num_classes": 5}
+    source = timm.create_model(arch, num_classes=5, **args)
+    for parameter in source.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    save_file(source.state_dict(), about["file"])
+    reference = timm.create_model(
+        arch, pretrained=True, pretrained_cfg_overlay=about, num_classes=5, img_size=size, **args
+    )
+    own_size: Any = {**PREPROCESSING, "resize": size, "crop": size}
+    path = tmp_path / f"w.{kind}"
+    if "folder" in kind:
+        save_for_hf(source, str(path), model_args=args, safe_serialization=kind == "folder")
+    elif kind == "run":
+        native = {**PREPROCESSING, "crop": source.pretrained_cfg["input_size"][1]}
+        model = ImageClassifier([*"abcde"], native, f"timm/{arch}", args, weights=about["file"])
+        checkpoint_of(model, path)
+    else:
+        (torch.save if kind == "pth" else save_file)(source.state_dict(), path)
+    ours = ImageClassifier([*"abcde"], own_size, f"timm/{arch}", args, weights=str(path))
+    images = make_images(2, side=size)
+    seen = Normalization(own_size)(images, like=torch.empty(0))
+    with torch.no_grad():
+        expected, logits = reference.eval()(seen), ours.eval()(images)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)  # in another memory format
+    assert expected.std() > 1e-3
+    assert ("fitted" in capsys.readouterr().err.splitlines()[-1]) == (ours.arch_args != args)
+    again = ImageClassifier.load_from_checkpoint(checkpoint_of(ours, tmp_path / "again.ckpt"))
+    assert torch.equal(again.eval()(images), logits)
+
+
+def test_an_image_size_that_cuts_a_patch_names_the_nearest_two():
+    with pytest.raises(UserError, match=r"a multiple of 14, .* such as 84 or 98; got 96$"):
+        build_for_images("timm/vit_small_patch14_dinov2", 5, {**TINY, "embed_dim": 24}, 96)
 
 
 KNOWN = ["cat", "dog", "cow", "caf\u00e9", "owl"]
