@@ -1,7 +1,6 @@
 """``python -m project.export``: write a checkpoint so that it classifies without this project."""
 
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import Namespace
 from lightkeeper.cli import CommandParser, run_command
@@ -12,10 +11,10 @@ def parser() -> CommandParser:
     """Returns the parser of the options."""
     parser = CommandParser(
         prog="python -m project.export",
-        description="Writes a checkpoint as one file that classifies without this project, with"
-        " normalisation, softmax and class names inside, or as a folder for timm and the Hugging"
-        " Face Hub; runs it, and compares it with the checkpoint. Ends with code 0 if they agree;"
-        " otherwise writes nothing and ends with code 2.",
+        description="Writes a checkpoint as one file that classifies photos of any size without this"
+        " project, with preprocessing, softmax and class names inside, or as a folder for timm and"
+        " the Hugging Face Hub; runs it, and compares it with the checkpoint. Ends with code 0 if"
+        " they agree; otherwise writes nothing and ends with code 2.",
         epilog="example: python -m project.export runs/mine/checkpoints/best.ckpt"
         " --output mine.onnx",
     )
@@ -25,6 +24,11 @@ def parser() -> CommandParser:
         type=str,
         required=True,
         help="A file, .onnx for ONNX Runtime and others or .pt2 for torch alone, or FOLDER/ for timm.",
+    )
+    parser.add_argument(
+        "--prepared",
+        action="store_true",
+        help="Leave resizing out: the file takes images that have the network's size.",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="Replace a file that is there already."
@@ -39,6 +43,7 @@ def main(options: Namespace) -> None:
     from project.analysis.page import model_card
     from project.model import ImageClassifier
     from project.model.formats import (
+        ProbabilityNetwork,
         load_onnx,
         load_pt2,
         write_and_compare,
@@ -48,7 +53,9 @@ def main(options: Namespace) -> None:
     )
     from project.model.timm_folder import load_folder
 
-    def write_folder_with_card(network: Any, model: ImageClassifier, folder: Path) -> None:
+    def write_folder_with_card(
+        network: ProbabilityNetwork, model: ImageClassifier, folder: Path
+    ) -> None:
         write_folder(network, model, folder)
         card = model_card(model, options.checkpoint)
         (folder / "README.md").write_text(card, "utf-8", "backslashreplace")
@@ -60,18 +67,20 @@ def main(options: Namespace) -> None:
     }
     ending = ending_of_output(options, list(formats))
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
-    images, difference = write_and_compare(model, *formats[ending], Path(options.output))
-    size = ", ".join(map(str, images.shape[1:]))
-    dtype = str(images.dtype).removeprefix("torch.")
+    photos = ending != "/" and not options.prepared
+    count, difference = write_and_compare(model, *formats[ending], Path(options.output), photos)
+    size = "height, width" if photos else "{crop}, {crop}".format_map(model.preprocessing)
+    channels = len(model.preprocessing["mean"])
+    dtype = str(model.normalization.pixels).removeprefix("torch.")
     rgb = "" if "bits" in model.preprocessing else ", RGB"
     print(f"  written               {options.output}")
     if ending != "/":
-        print(f"  input                 images: {dtype} (N, {size}){rgb}")
+        print(f"  input                 images: {dtype} (N, {channels}, {size}){rgb}")
         print(f"  output                probabilities: float32 (N, {len(model.class_names)})")
     else:
         folder = options.output.removesuffix("/")
         print(f'  load                  timm.create_model("local-dir:{folder}", pretrained=True)')
-    print(f"  compared on           {len(images)} generated images")
+    print(f"  compared on           {count} generated images")
     print(f"  largest difference    {difference:.2g} in probability")
 
 

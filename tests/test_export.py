@@ -1,21 +1,26 @@
 """The promises of ``python -m project.export``, and the code of docs/after_training.md."""
 
+import base64
 import json
 import re
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
 from lightkeeper.exact import UserError
 from lightkeeper.images._checkpoint import ABOUT
+from PIL import Image
+from torchvision.transforms.v2.functional import pil_to_tensor
 
 from project import export
 from project.model import ImageClassifier
 from project.model.formats import ProbabilityNetwork, load_onnx, load_pt2, write_onnx
+from project.model.resizing import Resizing
 from tests.conftest import ROOT, call, cases, classifier, draw_image, load, one_line
-from tests.test_predict import by_torchvision
+from tests.test_predict import by_torchvision, prepared
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
@@ -43,6 +48,7 @@ def place(tiny_run, tmp_path_factory) -> Path:
     torch.save(content, folder / "odd.ckpt")
     for suffix in LOADERS:
         run(folder / "odd.ckpt", folder / f"model{suffix}")
+    run(folder / "odd.ckpt", folder / "prepared.onnx", "--prepared")
     return folder
 
 
@@ -53,20 +59,46 @@ def exported(request, place: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def photos(place) -> tuple[torch.Tensor, torch.Tensor]:
-    """The photos as input, and the probabilities that the checkpoint's network gives them."""
+    """The photos, resized, and the probabilities that the checkpoint's network gives them."""
     model = ImageClassifier.load_from_checkpoint(place / "odd.ckpt")
     images, logits = by_torchvision(model, sorted((place / "photos").iterdir()))
     return images, logits.softmax(1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_probabilities_are_those_of_the_checkpoint_in_any_batch(exported, photos, size):
+def test_probabilities_are_those_of_the_checkpoint_in_any_batch(place, photos, size):
     images, expected = photos
-    classify = LOADERS[exported.suffix](exported)
+    classify = load_onnx(place / "prepared.onnx")
     shares = torch.cat([classify(batch) for batch in images.split(size)])
     assert shares.dtype == torch.float32
     torch.testing.assert_close(shares.double(), expected, rtol=0, atol=1e-5)
     assert ((expected > 0.3) & (expected < 0.7)).any()
+
+
+def test_a_file_takes_photos_of_any_size(exported, place, photos):
+    classify = LOADERS[exported.suffix](exported)
+    for path, expected in zip(sorted((place / "photos").iterdir()), photos[1], strict=True):
+        photo = pil_to_tensor(Image.open(path)).expand(2, -1, -1, -1)
+        for shares in (classify(photo[:1])[0], *classify(photo)):
+            torch.testing.assert_close(shares.double(), expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "prepared.onnx"])
+def test_a_file_carries_images_by_which_a_runtime_is_checked(place, name):
+    session = onnxruntime.InferenceSession(place / name)
+    model = ImageClassifier.load_from_checkpoint(place / "odd.ckpt").eval()
+    for check in json.loads(session.get_modelmeta().custom_metadata_map["checks"]):
+        pixels = np.frombuffer(base64.b64decode(check["pixels"]), np.uint8)
+        images = pixels.reshape(check["shape"])
+        resized = torch.from_numpy(images.copy())
+        if name == "model.onnx":
+            resized = prepared(Image.fromarray(images[0].transpose(1, 2, 0)), model.preprocessing)
+            resized = resized[None]
+        expected = model(resized)[0].softmax(0).tolist()
+        assert check["probabilities"] == pytest.approx(expected, abs=1e-4)
+        (shares,) = session.run(None, {"images": images})[0]
+        assert check["probabilities"] == pytest.approx(shares.tolist(), abs=1e-4)
+        assert max(check["probabilities"]) - min(check["probabilities"]) > 0.01
 
 
 def test_the_file_says_what_it_needs_to_be_used(exported, place):
@@ -80,7 +112,7 @@ def test_the_file_says_what_it_needs_to_be_used(exported, place):
         texts = session.get_modelmeta().custom_metadata_map
         puts = [*session.get_inputs(), *session.get_outputs()]
         assert [(put.name, put.type, put.shape) for put in puts] == [
-            ("images", "tensor(uint8)", ["batch", 3, about["crop"], about["crop"]]),
+            ("images", "tensor(uint8)", ["batch", 3, "height", "width"]),
             ("probabilities", "tensor(float)", ["batch", len(NAMES)]),
         ]
     else:
@@ -96,11 +128,17 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return super().forward(images) + 2e-4
 
-    monkeypatch.setattr("project.model.formats.ProbabilityNetwork", Tampered)
+    class Blurred(Resizing):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images).clamp(2, 253)
+
     (tmp_path / "odd.pt2").write_bytes(b"before")
-    with pytest.raises(UserError, match="probabilities differ by up to"):
-        run(place / "odd.ckpt", tmp_path / "odd.pt2", "--overwrite")
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]
+    for name, cls in (("ProbabilityNetwork", Tampered), ("Resizing", Blurred)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"project.model.formats.{name}", cls)
+            with pytest.raises(UserError, match="differ by up to"):
+                run(place / "odd.ckpt", tmp_path / "odd.pt2", "--overwrite")
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]
 
 
 @cases(

@@ -47,14 +47,15 @@ def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_t
     image = prepare(photo, model.preprocessing)[None]
     with torch.no_grad():
         shares = expit(model(image)[0].double().numpy())
-        program = trace(ProbabilityNetwork(model), model)
+        network = ProbabilityNetwork(model)
+        program = trace(network, model)
         np.testing.assert_allclose(program.module()(image)[0], shares, rtol=1e-4)
     expected = dict(zip(model.class_names, shares.tolist(), strict=True))
     columns = {name: float(row[f"probability_{name}"]) for name in expected}
     assert columns == pytest.approx(expected, rel=1e-4)
     above = [name for name, share in expected.items() if share > model.thresholds[name]]
     assert row["labels"].split() == above
-    assert metadata(model)["thresholds"] == json.dumps(model.thresholds)
+    assert metadata(network, model)["thresholds"] == json.dumps(model.thresholds)
     (in_python,) = model.predict_files([photo])
     assert in_python.probabilities == pytest.approx(expected, rel=1e-4)
 

@@ -1,5 +1,6 @@
 """The network that is exported, its files, ONNX, torch's own and timm's folder, and their check."""
 
+import base64
 import io
 import json
 import logging
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightkeeper.exact import UserError, note
+from lightkeeper.images import prepare
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import interpolate
@@ -21,6 +23,7 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 from project.model.inference import mean_logits
 from project.model.networks import TIMM
 from project.model.normalize import Normalization
+from project.model.resizing import Resizing
 from project.model.timm_folder import to_timm
 
 if TYPE_CHECKING:
@@ -28,14 +31,20 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-4
 """The largest difference of a probability; float32 on other kernels differs by less than 1e-5."""
-_BATCH = 16
 
 
 class ProbabilityNetwork(nn.Module):
-    """A copy of a model for export: from pixels to probabilities, in float32 on the CPU."""
+    """A copy of a model for export: from pixels to probabilities, in float32 on the CPU.
 
-    def __init__(self, model: "ImageClassifier") -> None:
+    Args:
+        model: The model of a checkpoint.
+        photos: Takes photos of any size, and resizes them; else images of the crop.
+    """
+
+    def __init__(self, model: "ImageClassifier", photos: bool = False) -> None:
         super().__init__()
+        self.photos = photos
+        self.resize = Resizing(model.preprocessing) if photos else nn.Identity()
         self.network = (
             deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
         )
@@ -48,9 +57,13 @@ class ProbabilityNetwork(nn.Module):
         self.std = nn.Buffer(statistics.std)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalises and classifies images (N, channels, crop, crop), as the preprocessing says."""
+        """Resizes, normalises and classifies images, as the preprocessing says.
+
+        Args:
+            images: Photos (N, channels, height, width), or images (N, channels, crop, crop).
+        """
         probabilities: Tensor = self._probabilities(
-            mean_logits(self._classify, images, self._views)
+            mean_logits(self._classify, self.resize(images), self._views)
         )
         return probabilities
 
@@ -70,10 +83,11 @@ def _merge_parametrizations(module: Any) -> None:
 
 def write_and_compare(
     model: "ImageClassifier",
-    write: Callable[[nn.Module, "ImageClassifier", Path], None],
+    write: Callable[[ProbabilityNetwork, "ImageClassifier", Path], None],
     load: Callable[[Path], Callable[[Tensor], Tensor]],
     path: Path,
-) -> tuple[Tensor, float]:
+    photos: bool = False,
+) -> tuple[int, float]:
     """Writes a model to a file or a folder, unless that computes something else.
 
     Args:
@@ -81,24 +95,25 @@ def write_and_compare(
         write: Writes a network from pixels to probabilities, as that of the model.
         load: Loads it as a function from images to probabilities, float32 (N, classes).
         path: The file or folder, which is replaced; other files in the folder stay.
+        photos: Takes photos of any size, and resizes them; else images of the crop.
 
     Returns:
-        The images that both were compared on, and the largest difference of a probability.
+        The number of images that both were compared on, and the largest difference of a
+        probability.
     """
     model.eval()
     # without gradients, as a result with some cannot become an array
-    network = ProbabilityNetwork(model).eval().requires_grad_(False)
-    images = generated_images(model)
+    network = ProbabilityNetwork(model, photos).eval().requires_grad_(False)
+    batches = generated_images(model, photos)
     with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
         partial = Path(scratch) / path.name
         note(f"writing {path}…")
-        write(network, model, partial)
         with torch.inference_mode():
-            expected = model.predict_step(images, 0)
+            expected = [model.predict_step(_fitted(network, model, x), 0) for x in batches]
+        write(network, model, partial)
         classify = load(partial)
-        batches = (images[:1], *torch.split(images[1:], _BATCH))  # of any size
         computed = torch.cat([classify(batch) for batch in batches])
-        difference = (expected.double() - computed.double()).abs().max().item()
+        difference = (torch.cat(expected).double() - computed.double()).abs().max().item()
         if not difference <= TOLERANCE:  # nan, too
             raise UserError(
                 "the exported file does not compute what the checkpoint does: probabilities differ"
@@ -110,48 +125,101 @@ def write_and_compare(
                 file.replace(path / file.name)
         else:
             partial.replace(path)
-    return images, difference
+    return len(computed), difference
 
 
-def generated_images(model: "ImageClassifier", count: int = 32) -> Tensor:
-    """Generates smooth and noisy images, (N, channels, crop, crop)."""
-    channels, crop = len(model.preprocessing["mean"]), model.preprocessing["crop"]
-    dtype = model.normalization.pixels
+def generated_images(model: "ImageClassifier", photos: bool) -> list[Tensor]:
+    """Generates smooth and noisy images in batches, (N, channels, crop, crop) or photos."""
+    crop = model.preprocessing["crop"]
     generator = torch.Generator().manual_seed(0)
-    coarse = 3 * torch.rand(count, channels, 6, 6, generator=generator) - 1
-    smooth = interpolate(coarse, size=(crop, crop), mode="bicubic")
+    # less than twice as large: float32 sums these exactly, so that no pixel is rounded otherwise
+    sides = torch.randint(crop * 3 // 4, crop * 3 // 2 + 2, (5, 2), generator=generator).tolist()
+    return [
+        _smooth(model, count, (height, width) if photos else (crop, crop), generator)
+        for count, (height, width) in zip((1, 7, 8, 8, 8), sides, strict=True)
+    ]
+
+
+def _smooth(
+    model: "ImageClassifier", count: int, shape: tuple[int, int], generator: torch.Generator
+) -> Tensor:
+    dtype = model.normalization.pixels
+    coarse = 3 * torch.rand(count, len(model.preprocessing["mean"]), 6, 6, generator=generator) - 1
+    smooth = interpolate(coarse, size=shape, mode="bicubic")
     return (smooth.clamp(0, 1) * torch.iinfo(dtype).max).to(dtype)
 
 
-def trace(network: nn.Module, model: "ImageClassifier") -> ExportedProgram:
-    """Traces a network for images of the crop, in batches of any size."""
+def _fitted(network: ProbabilityNetwork, model: "ImageClassifier", images: Tensor) -> Tensor:
+    """Fits images as the file does, (N, channels, crop, crop), if evaluation does likewise."""
+    fitted: Tensor = network.resize(images)
+    white = torch.iinfo(images.dtype).max
+    difference = (fitted.float() - _evaluated(network, model, images).float()).abs().max()
+    if difference > white / 255:
+        raise UserError(
+            "the file would not resize as evaluation does: pixels differ by up to"
+            f" {255 * difference / white:.2g} of 255; --prepared leaves resizing out of it"
+        )
+    return fitted.to(images.dtype)
+
+
+def _evaluated(network: ProbabilityNetwork, model: "ImageClassifier", images: Tensor) -> Tensor:
+    """Fits images as evaluation does."""
+    if not network.photos:
+        return images
+    return torch.stack([prepare(image, model.preprocessing) for image in images])
+
+
+def trace(network: ProbabilityNetwork, model: "ImageClassifier") -> ExportedProgram:
+    """Traces a network for images in batches of any size, and photos of any size."""
     channels, crop = len(model.preprocessing["mean"]), model.preprocessing["crop"]
-    # of one image the batch dimension would become a constant
-    two = torch.zeros(2, channels, crop, crop, dtype=model.normalization.pixels)
-    sizes = {"images": {0: Dim("batch", min=1)}}
+    # of one image the batch dimension would become a constant, and equal sides would stay equal
+    width = crop + 1 if network.photos else crop
+    two = torch.zeros(2, channels, crop, width, dtype=model.normalization.pixels)
+    sizes = {"images": {axis: Dim(name, min=1) for axis, name in _any_size(network).items()}}
     program = torch.export.export(network, (two,), dynamic_shapes=sizes)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # which names files of this machine
     return program
 
 
-def metadata(model: "ImageClassifier") -> dict[str, str]:
-    """Returns names, thresholds and preprocessing for a file: text as it is, all else as JSON."""
+def _any_size(network: ProbabilityNetwork) -> dict[int, str]:
+    """Names the dimensions of the input that may have any size."""
+    return {0: "batch", 2: "height", 3: "width"} if network.photos else {0: "batch"}
+
+
+def metadata(network: ProbabilityNetwork, model: "ImageClassifier") -> dict[str, str]:
+    """Returns names, thresholds, preprocessing and checks for a file, JSON but for plain text."""
     defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
     about = {**defaults, "class_names": model.class_names, **model.preprocessing}
     if model.thresholds:
         about["thresholds"] = model.thresholds
+    about["checks"] = _checks(network, model)
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in about.items()
     }
 
 
-def write_pt2(network: nn.Module, model: "ImageClassifier", path: Path) -> None:
+def _checks(network: ProbabilityNetwork, model: "ImageClassifier") -> list[dict[str, object]]:
+    """Returns three images with the checkpoint's probabilities, for checks of a runtime."""
+    crop = model.preprocessing["crop"]
+    generator = torch.Generator().manual_seed(1)
+    checks: list[dict[str, object]] = []
+    for shape in ((61, 83), (97, 64), (48, 48)) if network.photos else 3 * ((crop, crop),):
+        images = _smooth(model, 1, shape, generator)
+        with torch.inference_mode():
+            probabilities = model.predict_step(_evaluated(network, model, images), 0)[0]
+        pixels = base64.b64encode(images.numpy().tobytes()).decode()
+        shares = [round(share, 6) for share in probabilities.tolist()]
+        checks.append({"shape": [*images.shape], "pixels": pixels, "probabilities": shares})
+    return checks
+
+
+def write_pt2(network: ProbabilityNetwork, model: "ImageClassifier", path: Path) -> None:
     """Writes a program that torch runs without this project, with metadata in its extra files."""
     content = io.BytesIO()  # torch's own writer aborts the process where the disk is full
     program = trace(network, model)
-    torch.export.save(program, content, extra_files=metadata(model))
+    torch.export.save(program, content, extra_files=metadata(network, model))
     path.write_bytes(content.getvalue())
 
 
@@ -160,7 +228,7 @@ def load_pt2(path: Path) -> Callable[[Tensor], Tensor]:
     return torch.no_grad()(torch.export.load(path).module())
 
 
-def write_onnx(network: nn.Module, model: "ImageClassifier", path: Path) -> None:
+def write_onnx(network: ProbabilityNetwork, model: "ImageClassifier", path: Path) -> None:
     """Writes one file of ONNX with its weights and metadata inside."""
     import onnx
     import onnxruntime  # noqa: F401  # here, so that a missing one is named before any work
@@ -181,7 +249,7 @@ def write_onnx(network: nn.Module, model: "ImageClassifier", path: Path) -> None
         verbose=False,
         input_names=["images"],
         output_names=["probabilities"],
-        dynamic_shapes={"images": {0: "batch"}},
+        dynamic_shapes={"images": _any_size(network)},
     )
     assert program is not None
     file = program.model_proto
@@ -193,7 +261,7 @@ def write_onnx(network: nn.Module, model: "ImageClassifier", path: Path) -> None
         *file.graph.value_info,
     ):
         del part.metadata_props[:]  # of how torch traced it, with paths of this machine
-    onnx.helper.set_model_props(file, metadata(model))
+    onnx.helper.set_model_props(file, metadata(network, model))
     onnx.save(file, path)
 
 
@@ -212,17 +280,17 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     )
 
 
-def write_folder(network: nn.Module, model: "ImageClassifier", folder: Path) -> None:
+def write_folder(network: ProbabilityNetwork, model: "ImageClassifier", folder: Path) -> None:
     """Writes weights and timm's configuration, with preprocessing and class names.
 
     Args:
-        network: Its submodule ``network`` maps normalised images to logits.
+        network: Its ``network`` maps normalised images to logits.
         model: The model of the checkpoint.
         folder: A folder that does not exist.
     """
     from timm.models import save_for_hf
 
-    twin = _timm_twin(network.get_submodule("network"), model)
+    twin = _timm_twin(network.network, model)
     activation = "softmax" if model.has_one_class else "sigmoid"
     about: dict[str, object] = {"label_names": model.class_names, "activation": activation}
     if model.thresholds:

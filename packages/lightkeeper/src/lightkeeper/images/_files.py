@@ -39,24 +39,26 @@ Fitting = tuple[Preprocessing, Tensor | None, Scale | None]
 
 
 def prepare(
-    path: str | os.PathLike[str],
+    image: str | os.PathLike[str] | Tensor,
     preprocessing: Preprocessing,
     draws: Tensor | None = None,
     scale: Scale | None = None,
     content: bytes | None = None,
 ) -> Tensor:
-    """Reads an image file as evaluation sees it, or crops it at random by ``draws``.
+    """Reads an image as evaluation sees it, or crops it at random by ``draws``.
 
-    The ``content`` of a file is read in place of the file. Returns the image, (channels, crop,
-    crop).
+    The image is a file, or its pixels, uint8 or uint16 (channels, height, width). The ``content``
+    of a file is read in place of the file. Returns the image, (channels, crop, crop).
     """
-    name = os.fspath(path)
+    if isinstance(image, Tensor):
+        return fit_pixels(image, preprocessing, draws, scale)
+    name = os.fspath(image)
     if (bands := bands_of(preprocessing)) is not None:
         return fit_pixels(read_bands(name, bands), preprocessing, draws, scale)
-    with open_image(name, content) as image:
+    with open_image(name, content) as file:
         return _fit(
-            upright_size(image, name),
-            lambda least: decode(image, name, least),
+            upright_size(file, name),
+            lambda least: decode(file, name, least),
             preprocessing,
             draws,
             scale,
