@@ -138,7 +138,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             rates = class_rates(metrics)
             metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
             self.say(f"{class_table(self.model.class_names, rates)}\n")
-        self.say(metrics_table({split: metrics}))
+        self.say(metrics_table({split: metrics}, intervals=True))
 
     def write_predictions(self, path: Path_fc) -> None:
         """Writes a row for each image."""
