@@ -1,13 +1,15 @@
-"""A binary classifier for doctors and inspectors: AUROC, and sensitivity at a chosen specificity.
+"""A binary classifier for doctors and inspectors: AUROC, and a threshold for 95% sensitivity.
 
-Validation chooses the threshold of the positive class's probability, and the test uses that;
-metrics.json has all of them.
+Or for a specificity, or the least cost. Validation chooses the threshold, which the checkpoint
+keeps; the test, evaluate, predict, report and export use it. metrics.json has 95% intervals.
+Add --model.sensitivity 0.95, --model.specificity 0.95 or --model.costs [10,1].
 
 python -m project.fit --data images --model examples.binary.BinaryClassifier --model.positive malignant --monitor val/auroc
 """
 
 from typing import Any
 
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
 from lightkeeper.exact import UserError
 from torch import Tensor
 from torchmetrics import Metric
@@ -18,23 +20,41 @@ from project.model import ImageClassifier
 
 
 class BinaryClassifier(ImageClassifier):
-    """Calls an image positive above a threshold that keeps a specificity on the validation set.
+    """Calls an image positive above a threshold that validation chooses.
 
     Args:
         positive: The class to find, such as ``malignant``.
+        sensitivity: The least share of positive images that validation finds, such as 0.95.
+        specificity: The least share of negative ones that it leaves; by default 0.95 if nothing
+            else is given.
+        costs: Those of a missed positive and of a false alarm, such as ``[10, 1]``.
         kwargs: See :class:`project.model.classifier.ImageClassifier`.
     """
 
-    def __init__(self, class_names: list[str], positive: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        class_names: list[str],
+        positive: str = "",
+        sensitivity: ClosedUnitInterval | None = None,
+        specificity: ClosedUnitInterval | None = None,
+        costs: tuple[NonNegativeFloat, NonNegativeFloat] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if len(class_names) != 2 or positive not in class_names:
             raise UserError(f"--model.positive must be one of two classes, which are {class_names}")
+        targets = {"sensitivity": sensitivity, "specificity": specificity, "costs": costs}
+        self.target: dict[str, Any] = {
+            name: target for name, target in targets.items() if target is not None
+        } or {"specificity": 0.95}
+        if len(self.target) > 1:
+            raise UserError(f"--model: give one of {' and '.join(self.target)}, not both")
         self.positive = class_names.index(positive)
         super().__init__(class_names, **kwargs)
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Adds both metrics; of two classes, torchmetrics' AUROC of each is the same."""
         metrics: dict[str, Any] = {"accuracy": DecidedAccuracy(2), "f1": DecidedF1(2)}
-        metrics["sensitivity"] = OperatingPoint(min_specificity=0.95)
+        metrics["sensitivity"] = OperatingPoint(**self.target)
         for metric in metrics.values():
             metric.positive = self.positive
         return metrics | {"auroc": MulticlassAUROC(2)}

@@ -1,4 +1,4 @@
-"""Functions that the notebooks share: their working folder, their runs, neighbours, label errors, temperature, and comparisons of runs."""
+"""Functions that the notebooks share: their working folder, their runs, neighbours, label errors, and comparisons of runs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -90,22 +90,6 @@ def seed_groups(configs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         key = repr(sorted((name, settings[name]) for name in settings.keys() - _OF_ONE_RUN))
         groups.setdefault(key, []).append(run)
     return list(groups.values())
-
-
-def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Finds the temperature T that minimises the cross entropy of ``logits / T``.
-
-    Fit it on the validation set and judge it on the test set. T is between 0.05 and 20, and above 1
-    for an overconfident model.
-    """
-    logits = logits.double()
-    low, high = 1 / 20, 20.0  # of 1 / T, in which the cross entropy is convex
-    for _ in range(60):
-        middle = (low + high) / 2
-        inverse = torch.tensor(middle, dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(F.cross_entropy(logits * inverse, labels), inverse)
-        low, high = (middle, high) if slope < 0 else (low, middle)
-    return 2 / (low + high)
 
 
 def suspects(predictions: Predictions, count: int) -> list[int]:

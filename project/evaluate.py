@@ -7,8 +7,11 @@ from typing import Any
 from jsonargparse.typing import Path_fc
 from lightkeeper.cli import EvaluateCommand
 from lightkeeper.exact import UserError
+from lightkeeper.images import Predictions
 from lightning.pytorch.cli import LightningArgumentParser
 
+from project.analysis.calibration import coverage_thresholds, fit_temperature, reliability
+from project.analysis.evaluation import with_probabilities
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.model import ImageClassifier
@@ -59,17 +62,76 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
 
     def before_instantiate_classes(self) -> None:
         """Fills in the preprocessing of training for options that are not given."""
+        self.needs_logits = self.config.calibrate or self.config.probabilities
         options = self.config.data.get("init_args", {})
         fill_in_preprocessing(options, self.about["preprocessing"])
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the file of predictions to the options."""
+        """Adds the calibration and the file of predictions to the options."""
         super().add_arguments_to_parser(parser)
         parser.add_argument(
             "--output_predictions",
             type=Path_fc,
             help="A CSV file for the predictions of each image, by default none.",
         )
+        parser.add_argument(
+            "--probabilities",
+            action="store_true",
+            help="Add a column for each class to --output_predictions.",
+        )
+        parser.add_argument(
+            "--calibrate",
+            action="store_true",
+            help="Find a temperature on the validation set, and keep it in the checkpoint.",
+        )
+
+    def before_measuring(self) -> None:
+        """Calibrates the model on the validation set, if asked, and keeps that in the checkpoint.
+
+        Validation is measured like a test, with all views of test-time augmentation.
+        """
+        if not self.config.calibrate:
+            return
+        if self.config.split == "all":
+            raise UserError("--calibrate needs a validation set, which --split all does not leave")
+        self.require_unseen("val")
+        model, data, trainer = self.model, self.datamodule, self.trainer
+        model.about.pop("temperature", None)
+        data.test_split = "val"
+        trainer.test(model, datamodule=data, verbose=False)
+        data.test_split = "test"
+        facts = self.calibration() if trainer.is_global_zero else {}
+        model.about |= trainer.strategy.broadcast(facts)
+        if model.thresholds:  # of other probabilities
+            trainer.validate(model, datamodule=data, verbose=False)
+        if trainer.is_global_zero:
+            self.keep_in_checkpoint(**facts, thresholds=model.thresholds)
+
+    def calibration(self) -> dict[str, object]:
+        """Returns what the checkpoint is to say of its calibration, from its predictions."""
+        val = with_probabilities(self.model, self.predictions("--calibrate"), {})
+        logits, before, labels = val.decisions
+        if (before.argmax(1) == labels).all():  # the smaller the temperature, the better
+            raise UserError(
+                f"--calibrate needs mistakes, but all {len(val.known)} validation images are"
+                " classified correctly; validate on more images"
+            )
+        temperature = fit_temperature(logits, labels)
+        after = (logits / temperature).softmax(1)
+        errors = [reliability(probabilities, labels).ece for probabilities in (before, after)]
+        self.say(
+            f"  temperature {temperature:.3f} from {len(val.known)} validation images, whose calibration"
+            f" error was {errors[0]:.2%} and is {errors[1]:.2%}: kept in {self.config.checkpoint}\n"
+        )
+        coverage = coverage_thresholds(after[range(len(labels)), labels])
+        facts: dict[str, object] = {"temperature": temperature}
+        return facts | {"coverage": coverage} if self.model.has_one_class else facts
+
+    def predictions(self, option: str) -> Predictions:
+        """Returns the predictions of the newest evaluation, which an option needs."""
+        if self.model.predictions is None:
+            raise UserError(f"{option} needs a model whose steps return logits")
+        return self.model.predictions
 
     def show_results(self, metrics: dict[str, Any], split: str) -> None:
         """Prints the metrics of each class, which it adds, then those of the whole split."""
@@ -79,17 +141,19 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             rates = class_rates(metrics)
             metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
             self.say(f"{class_table(self.model.class_names, rates)}\n")
-        self.say(metrics_table({split: metrics}))
+        self.say(metrics_table({split: metrics}, intervals=True))
 
     def write_predictions(self, path: Path_fc) -> None:
         """Writes a row for each image."""
-        predictions = self.model.predictions
-        if predictions is None:
-            raise UserError("--output_predictions needs a model whose steps return logits")
+        predictions = self.predictions("--output_predictions")
+        names, shares = list[str](), predictions.logits.numpy()  # without columns, if not kept
+        if self.config.probabilities:
+            names = [f"probability_{name}" for name in self.model.class_names]
+            shares = with_probabilities(self.model, predictions, {}).probabilities.numpy()
         known, correct = predictions.known.tolist(), predictions.correct.tolist()
         confidence = predictions.confidence.numpy()  # float32, which has the shortest text
         with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer = csv.DictWriter(file, [*COLUMNS, *names], lineterminator="\n")
             writer.writeheader()
             for at in range(len(known)):
                 row: dict[str, object] = {"path": predictions.path(at)}
@@ -99,6 +163,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
                         "confidence": confidence[at],
                         "true_label": self.model.label_names(predictions.labels[at]),
                         "correct": json.dumps(correct[at]),
+                        **dict(zip(names, shares[at], strict=False)),
                     }
                 else:
                     row["error"] = "has no label"

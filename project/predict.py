@@ -1,11 +1,19 @@
 """``python -m project.predict``: label image files with a checkpoint."""
 
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, Path_fc, PositiveInt
+from jsonargparse.typing import (
+    ClosedUnitInterval,
+    NonNegativeInt,
+    Path_fc,
+    PositiveInt,
+    restricted_number_type,
+)
 from lightkeeper.cli import CommandParser, run_command
+from lightkeeper.exact import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +51,11 @@ def parser() -> CommandParser:
         "--probabilities",
         action="store_true",
         help="Add a column for each class; implied if images may have several.",
+    )
+    parser.add_argument(
+        "--coverage",
+        type=restricted_number_type(None, float, [(">=", 0.01), ("<=", 0.99)]) | None,
+        help="Add a set of classes that has the right one for this share of images, such as 0.9.",
     )
     parser.add_argument(
         "--abstain",
@@ -94,6 +107,11 @@ def main(options: Namespace) -> int:
     from project.model import ImageClassifier
 
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
+    if options.coverage is not None and "coverage" not in model.about:
+        raise UserError(
+            f"--coverage needs a calibrated checkpoint, whose images have one class: run python -m"
+            f" project.evaluate {options.checkpoint} --calibrate"
+        )
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
     return label_files(model, partial(columns, model, options), options)
@@ -113,6 +131,10 @@ def columns(
     for place, position in enumerate(order[: options.top_k], 1):
         suffix = f"_{place}" if place > 1 else ""
         row |= {f"label{suffix}": names[position], f"confidence{suffix}": shares[position]}
+    if options.coverage is not None:
+        percent = ceil(round(100 * options.coverage, 6))
+        least = min(model.about["coverage"][percent - 1], max(shares))  # never an empty set
+        row["set"] = model.label_names(probabilities >= least)
     if not shares[order[0]] >= options.abstain:  # nan, too
         row["label"] = None
     if not model.has_one_class:

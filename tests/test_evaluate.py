@@ -1,5 +1,6 @@
 """The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
+import math
 import os
 import re
 import shutil
@@ -11,7 +12,9 @@ import pytest
 import torch
 from lightkeeper.exact import UserError
 from lightkeeper.images._checkpoint import ABOUT
+from scipy.optimize import minimize_scalar
 from torch import nn
+from torch.nn import functional as F
 
 from project.analysis.tables import class_rates, class_table
 from tests.conftest import (
@@ -22,11 +25,13 @@ from tests.conftest import (
     TINY_TRAINER,
     evaluate,
     fit,
+    label,
     load,
     make_folder,
     one_line,
     read_json,
     report_of,
+    rows,
 )
 
 
@@ -118,6 +123,56 @@ def test_other_images_are_prepared_as_the_checkpoint_says_or_not_at_all(checkpoi
     (root / names[0]).rename(root / "others" / "blue")
     with pytest.raises(UserError, match=r"has images of blue, but .* knows the 8 classes anemone"):
         evaluate(f"{checkpoint}", f"--data={root / 'others'}")
+
+
+def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
+    checkpoint, tmp_path, workplace, capsys
+):
+    """Compared with the temperature that scipy finds for the probabilities of before."""
+    make_folder(tmp_path / "photos", {"a": 9})
+    evaluate(f"{checkpoint}", "--split=val", "--output_predictions=val.csv", "--probabilities")
+    known = rows("val.csv")
+    names = load(checkpoint)[ABOUT]["class_names"]
+    shares = torch.tensor([[float(row[f"probability_{name}"]) for name in names] for row in known])
+    labels = torch.tensor([names.index(row["true_label"]) for row in known])
+    logits = shares.double().log()
+    label(checkpoint, tmp_path / "photos", "--output=before.csv", "--probabilities")
+    before, content = rows("before.csv"), load(checkpoint)
+    with pytest.raises(UserError, match="--coverage needs a calibrated checkpoint"):
+        label(checkpoint, tmp_path / "photos", "--coverage=0.8")
+    capsys.readouterr()
+    cli = evaluate(f"{checkpoint}", "--calibrate")
+    after = load(checkpoint)
+    temperature = after[ABOUT].pop("temperature")
+    best = minimize_scalar(
+        lambda t: F.cross_entropy(logits / t, labels).item(), bounds=(0.05, 20), method="bounded"
+    )
+    assert temperature == pytest.approx(best.x, rel=1e-3)
+    assert f"temperature {temperature:.3f} from {len(labels)} validation" in capsys.readouterr().out
+    true = (logits / temperature).softmax(1)[range(len(labels)), labels].sort().values
+    least = after[ABOUT].pop("coverage")[79]
+    assert least == pytest.approx(true[math.floor((len(true) + 1) * 0.2) - 1].item(), abs=1e-5)
+    assert after.keys() == content.keys()
+    assert after[ABOUT] == content[ABOUT]
+    assert all(map(torch.equal, after["state_dict"].values(), content["state_dict"].values()))
+    evaluate(f"{checkpoint}")  # as it was measured just now
+    assert (
+        read_json(tmp_path / "alone.test.metrics.json")["loss"] == cli.model.results["test"]["loss"]
+    )
+    label(
+        checkpoint, tmp_path / "photos", "--output=after.csv", "--probabilities", "--coverage=0.8"
+    )
+    for old, new in zip(before, rows("after.csv"), strict=True):
+        shares = torch.tensor([float(old[f"probability_{name}"]) for name in names]).double()
+        expected = (shares.log() / temperature).softmax(0)
+        found = [float(new[f"probability_{name}"]) for name in names]
+        assert found == pytest.approx(expected.tolist(), abs=1e-4)
+        assert new["label"] == old["label"]
+        assert new["set"].split() == [
+            name
+            for name, share in zip(names, found, strict=True)
+            if share >= min(least, max(found))
+        ]
 
 
 def text_of(page: Path) -> str:

@@ -23,6 +23,7 @@ from tests.conftest import ROOT, call, cases, classifier, draw_image, load, one_
 from tests.test_predict import by_torchvision, prepared
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
+TEMPERATURE = 1.7
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
 
 
@@ -44,7 +45,8 @@ def place(tiny_run, tmp_path_factory) -> Path:
     content = load(trained)
     content[ABOUT]["class_names"] = content["hyper_parameters"]["class_names"] = NAMES
     for name in ("weight", "bias"):  # probabilities neither all alike nor all 0 and 1
-        content["state_dict"][f"network.fc.{name}"] *= 2 / logits.std()
+        content["state_dict"][f"network.fc.{name}"] *= 2 * TEMPERATURE / logits.std()
+    content[ABOUT]["temperature"] = TEMPERATURE
     torch.save(content, folder / "odd.ckpt")
     for suffix in LOADERS:
         run(folder / "odd.ckpt", folder / f"model{suffix}")
@@ -62,7 +64,7 @@ def photos(place) -> tuple[torch.Tensor, torch.Tensor]:
     """The photos, resized, and the probabilities that the checkpoint's network gives them."""
     model = ImageClassifier.load_from_checkpoint(place / "odd.ckpt")
     images, logits = by_torchvision(model, sorted((place / "photos").iterdir()))
-    return images, logits.softmax(1)
+    return images, (logits / TEMPERATURE).softmax(1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -11,4 +11,7 @@ about = session.get_modelmeta().custom_metadata_map
 class_names = json.loads(about["class_names"])
 images = prepare(open_photo(Path("photo.jpg").read_bytes()), about)[None]
 probabilities = session.run(["probabilities"], {"images": images})[0][0]
-print(class_names[probabilities.argmax()], probabilities.max())
+best = probabilities.argmax()
+if "thresholds" in about:  # that validation has chosen
+    best = (probabilities / [*json.loads(about["thresholds"]).values()]).argmax()
+print(class_names[best], probabilities[best])

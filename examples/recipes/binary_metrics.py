@@ -1,14 +1,18 @@
 """Metrics of a decision between two classes by a threshold that validation chooses."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics.classification import BinarySensitivityAtSpecificity
-from torchmetrics.functional.classification import binary_recall, binary_specificity
+from torchmetrics.classification import BinaryROC
 from torchmetrics.utilities import dim_zero_cat
 
+from project.analysis.tables import wilson_interval
 from project.model.metrics import Accuracy, MacroF1
+
+_ROUNDING = 1e-6  # of rates in float32
 
 
 class Decided:
@@ -33,23 +37,56 @@ class DecidedF1(Decided, MacroF1):
     """F1 of these decisions."""
 
 
-class OperatingPoint(BinarySensitivityAtSpecificity):
-    """The greatest sensitivity with a specificity, or both at a threshold that was chosen before."""
+class OperatingPoint(BinaryROC):
+    """Sensitivity and specificity at the threshold that suits best, or at one chosen before.
+
+    Args:
+        sensitivity: The least sensitivity; the threshold has the greatest specificity with it.
+        specificity: The least specificity; the threshold has the greatest sensitivity with it.
+        costs: Those of a missed positive and of a false alarm; the threshold has the least sum.
+            One of the three is given.
+    """
 
     chosen: float | None = None
     positive = 1
+    higher_is_better = True
+
+    def __init__(
+        self,
+        sensitivity: float | None = None,
+        specificity: float | None = None,
+        costs: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.sensitivity, self.specificity, self.costs = sensitivity, specificity, costs
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Keeps the probabilities of the positive class."""
         super().update(preds[:, self.positive], (target == self.positive).long())
 
-    def compute(self) -> dict[str, Any]:  # type: ignore[override]  # torchmetrics returns a pair
-        """Returns both rates, from 0 to 1, and the thresholds of both classes."""
-        # torchmetrics returns a million if nothing has that specificity
-        threshold = super().compute()[1].clamp(0, 1).item() if self.chosen is None else self.chosen
-        positive, labels = (dim_zero_cat(self.preds) >= threshold).long(), dim_zero_cat(self.target)
-        return {
-            "sensitivity": binary_recall(positive, labels),
-            "specificity": binary_specificity(positive, labels),
-            "thresholds": [1 - threshold, threshold][:: 1 if self.positive else -1],
-        }
+    def compute(self) -> dict[str, Any]:  # type: ignore[override]  # torchmetrics returns three
+        """Returns both rates, from 0 to 1, their 95% intervals, and both classes' thresholds."""
+        shares, labels = dim_zero_cat(self.preds), dim_zero_cat(self.target)
+        threshold = self._best(labels) if self.chosen is None else self.chosen
+        results: dict[str, Any] = {}
+        for name, label in (("sensitivity", 1), ("specificity", 0)):
+            found = (shares[labels == label] >= threshold) == bool(label)
+            hits, total = int(found.sum()), len(found)
+            results[name] = hits / max(total, 1)
+            results[f"{name}_interval"] = wilson_interval(hits, total)
+        thresholds = [1 - threshold, threshold][:: 1 if self.positive else -1]
+        return results | {"thresholds": thresholds}
+
+    def _best(self, labels: Tensor) -> float:
+        """Chooses among the probabilities of the images, from the greatest on."""
+        false_alarms, hits, thresholds = super().compute()
+        if self.costs is not None:
+            miss, alarm = self.costs
+            positives = int(labels.sum())
+            utility = miss * hits * positives - alarm * false_alarms * (len(labels) - positives)
+        elif self.sensitivity is not None:
+            utility = torch.where(hits >= self.sensitivity - _ROUNDING, -false_alarms, -2)
+        else:
+            least = (self.specificity or 0) - _ROUNDING
+            utility = torch.where(1 - false_alarms >= least, hits, -2)
+        return thresholds[utility.argmax()].item()

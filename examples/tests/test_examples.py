@@ -13,6 +13,7 @@ import pytest
 import timm
 import torch
 from lightkeeper.exact import UserError
+from scipy import stats
 from scipy.special import softmax
 from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score, roc_curve
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -24,6 +25,7 @@ from examples.focal_loss import FocalLoss
 from examples.lora import LoRAClassifier
 from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
+from examples.recipes.binary_metrics import OperatingPoint
 from examples.streaming import StreamingDataModule
 from examples.tests.files import write_coco, write_pets
 from project.data import FolderDataModule
@@ -288,8 +290,46 @@ def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
             sensitivity = recall_score(labels, positive)
             specificity = recall_score(labels, positive, pos_label=False)
             assert metrics["test"]["specificity"] == pytest.approx(specificity)
+            expected = proportion_ci(int(positive[labels].sum()), sum(labels))
+            assert metrics["test"]["sensitivity_interval"] == pytest.approx(expected, abs=1e-9)
             assert [row["label"] == "malignant" for row in predictions] == positive.tolist()
         assert metrics[split]["sensitivity"] == pytest.approx(sensitivity)
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+@pytest.mark.parametrize(
+    "target", [{"sensitivity": 0.95}, {"specificity": 0.9}, {"costs": (10, 1)}], ids=str
+)
+def test_a_threshold_is_the_best_of_all_for_its_target(target, positive):
+    """Compared with a loop over the probabilities of all images, and none."""
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.rand(200, generator=generator) < 0.3).long()
+    shares = (torch.randn(200, generator=generator) + 1.5 * labels).sigmoid()
+    probabilities = torch.stack([1 - shares, shares] if positive else [shares, 1 - shares], 1)
+    metric = OperatingPoint(**target)
+    metric.positive = positive
+    metric.update(probabilities, labels if positive else 1 - labels)
+    rates = metric.compute()
+    found = {}
+    for threshold in [*shares.tolist(), 1.0]:
+        predicted = shares >= threshold
+        hits, correct = recall_score(labels, predicted), recall_score(1 - labels, ~predicted)
+        misses, alarms = int((labels > predicted).sum()), int((predicted > labels).sum())
+        if "sensitivity" in target:
+            found[threshold] = correct if hits >= 0.95 else -1
+        elif "specificity" in target:
+            found[threshold] = hits if correct >= 0.9 else -1
+        else:
+            found[threshold] = -10 * misses - alarms
+    best = [threshold for threshold, value in found.items() if value == max(found.values())]
+    assert rates["thresholds"][positive] == pytest.approx(max(best), abs=1e-6)
+    predicted = shares >= rates["thresholds"][positive] - 1e-7
+    assert rates["sensitivity"] == pytest.approx(recall_score(labels, predicted))
+    assert rates["specificity"] == pytest.approx(recall_score(1 - labels, ~predicted))
+
+
+def proportion_ci(hits, total):
+    return stats.binomtest(hits, total).proportion_ci(method="wilson")
 
 
 def test_the_balanced_accuracy_is_scikit_learns():

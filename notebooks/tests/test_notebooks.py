@@ -13,11 +13,9 @@ from nbclient import NotebookClient
 from scipy import stats
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
-from torch.nn import functional as F
 
 from project.analysis.evaluation import evaluate_split
 from project.analysis.tables import metrics_table
-from tests.analysis.test_plots import overconfident
 from tests.conftest import ROOT, SLIM, TINY, draw_image, fit, make_folder, opened, read_json
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -114,16 +112,6 @@ def test_the_p_value_is_that_of_the_exact_binomial_test(counts):
     second = torch.cat([~first[:differing], first[differing:]])
     expected = stats.binomtest(counts[0], differing).pvalue if differing else 1.0  # type: ignore[attr-defined]  # has no types
     assert helpers.mcnemar(first, second) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("scale", [0.4, 1.0, 3.0])
-def test_the_temperature_is_that_of_the_least_cross_entropy(scale):
-    logits, labels = overconfident(scale=scale)
-    tried = torch.linspace(0.2, 5, 2_000)
-    losses = torch.stack([F.cross_entropy(logits / temperature, labels) for temperature in tried])
-    temperature = helpers.fit_temperature(logits, labels)
-    assert temperature == pytest.approx(float(tried[losses.argmin()]), abs=0.01)
-    assert temperature == pytest.approx(scale, rel=0.1)  # it undoes what made the model too sure
 
 
 def test_neighbours_and_the_projection_are_those_of_scikit_learn():

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.optim import LBFGS
 
 
 class Reliability(NamedTuple):
@@ -19,6 +21,45 @@ class Reliability(NamedTuple):
         """Expected calibration error in [0, 1] (Guo et al., 2017, arXiv 1706.04599, eq. 3)."""
         gaps = (self.confidence - self.accuracy).abs() * self.counts
         return float(gaps.sum() / self.counts.sum().clamp(min=1))
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Finds the temperature T that minimises the cross entropy of ``logits / T`` (Guo, eq. 9).
+
+    Fit it on the validation set and judge it on the test set. T is between 0.05 and 20, and above 1
+    for an overconfident model.
+
+    Args:
+        logits: float (N, classes).
+        labels: int64 (N,).
+    """
+    logits, log_temperature = logits.double(), torch.zeros((), dtype=torch.float64)
+    optimizer = LBFGS(
+        [log_temperature.requires_grad_()], max_iter=100, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = cross_entropy(logits / log_temperature.exp(), labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return min(max(log_temperature.exp().item(), 0.05), 20.0)
+
+
+def coverage_thresholds(label_probability: Tensor) -> list[float]:
+    """Returns the probability from which a class is in the set, for coverages of 1% to 99%.
+
+    Split conformal prediction: of new images like these, at least that share has its class in the
+    set (Sadinle et al., 2019, https://arxiv.org/abs/1609.00451; Angelopoulos and Bates, 2021,
+    https://arxiv.org/abs/2107.07511, section 1).
+
+    Args:
+        label_probability: The probability of each calibration image's true class, float (N,).
+    """
+    ascending = [0.0, *label_probability.sort().values.tolist()]
+    return [ascending[len(ascending) * (100 - percent) // 100] for percent in range(1, 100)]
 
 
 def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:

@@ -43,12 +43,15 @@ def evaluate_split(
             for test images needs.
     """
     predictions = Predictions.of_split(model, data, split, as_in_use)
+    return with_probabilities(model, predictions, model.results["test" if as_in_use else split])
+
+
+def with_probabilities(
+    model: ImageClassifier, predictions: Predictions, metrics: dict[str, Any]
+) -> Evaluation:
+    """Adds the probabilities of all classes to predictions that have logits."""
     unknown = ~predictions.known[:, None]
     predictions.logits = predictions.logits.masked_fill(unknown, float("nan"))
     with torch.inference_mode():
         probabilities = model.probabilities(predictions.logits.to(model.device)).cpu()
-    return Evaluation(
-        **vars(predictions),
-        probabilities=probabilities,
-        metrics=model.results["test" if as_in_use else split],
-    )
+    return Evaluation(**vars(predictions), probabilities=probabilities, metrics=metrics)

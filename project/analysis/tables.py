@@ -1,6 +1,8 @@
 """Metrics as tables for a terminal."""
 
+import math
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -19,24 +21,56 @@ RATES = {
 """The rates of a class that tables and plots show, if known, and their headings."""
 
 
-def metrics_table(columns: Mapping[str, Metrics]) -> str:
-    """Formats the metrics of several splits, a column each, with counts beside accuracies."""
+def wilson_interval(hits: int, total: int) -> list[float]:
+    """Returns the 95% interval of a share (Wilson, 1927, https://doi.org/10.2307/2276774).
+
+    It is [0, 1] of nothing.
+    """
+    z = NormalDist().inv_cdf(0.975)
+    centre, denominator = hits + z * z / 2, total + z * z
+    half = z * math.sqrt(hits * (total - hits) / max(total, 1) + z * z / 4)
+    return [max(0.0, (centre - half) / denominator), min(1.0, (centre + half) / denominator)]
+
+
+def interval_in_words(hits: int, total: int) -> str:
+    """Returns counts and the 95% interval of a share, as in ``3/4, 30.1 to 95.4%``."""
+    low, high = wilson_interval(hits, total)
+    return f"{hits}/{total}, {100 * low:.1f} to {100 * high:.1f}%"
+
+
+def metrics_table(columns: Mapping[str, Metrics], intervals: bool = False) -> str:
+    """Formats the metrics of several splits, a column each, with counts beside accuracies.
+
+    With ``intervals``, and beside other metrics that have theirs, are 95% intervals, too.
+    """
     rows = {"": list(columns)}
+    brackets = interval_in_words if intervals else "{}/{}".format
     for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
         if all(count in metrics for metrics in columns.values()):
             rows[name] = [
-                f"{metrics[name]:.2%} ({metrics[count]}/{metrics['total']})"
+                f"{metrics[name]:.2%} ({brackets(metrics[count], metrics['total'])})"
                 for metrics in columns.values()
             ]
     for name in ("f1", *added_metrics(columns), "loss"):
         if all(name in metrics for metrics in columns.values()):
             heading = "macro F1" if name == "f1" else name
-            rows[heading] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
+            rows[heading] = [
+                f"{metrics[name]:.4f}{_own_interval(metrics, name)}" for metrics in columns.values()
+            ]
     width = max(10, *(len(name) + 2 for name in rows))
+    cell_width = max(24, *(len(cell) + 2 for cells in rows.values() for cell in cells))
     return "\n".join(
-        f"  {name:<{width}}" + "".join(f"{cell:>24}" for cell in cells)
+        f"  {name:<{width}}" + "".join(f"{cell:>{cell_width}}" for cell in cells)
         for name, cells in rows.items()
     )
+
+
+def _own_interval(metrics: Metrics, name: str) -> str:
+    """Returns the interval that a metric has recorded beside its value, if it has."""
+    if f"{name}_interval" not in metrics:
+        return ""
+    low, high = metrics[f"{name}_interval"]
+    return f" ({low:.4f} to {high:.4f})"
 
 
 def added_metrics(columns: Mapping[str, Metrics]) -> list[str]:

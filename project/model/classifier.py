@@ -360,9 +360,13 @@ class ImageClassifier(LightningModule):
     def evaluation_logits(
         self, images: Tensor, views: Views | None = None, exact: bool = True
     ) -> Tensor:
-        """Returns logits, averaged over views; ``exact_evaluation`` may decide how exact."""
+        """Returns calibrated logits, averaged over views; ``exact_evaluation`` may say how exact.
+
+        They are the network's, divided by the temperature of ``evaluate --calibrate``, if any.
+        """
         exact = exact if self.exact_evaluation is None else self.exact_evaluation
-        return mean_logits(partial(exact_logits, self, exact=exact), images, views)
+        classify = partial(exact_logits, self, exact=exact)
+        return mean_logits(classify, images, views) / self.about.get("temperature", 1.0)
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns each image's cross entropy, float32 (N,); 0 for labels of -1."""

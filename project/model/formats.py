@@ -21,7 +21,7 @@ from torch.nn.functional import interpolate
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from project.model.inference import mean_logits
-from project.model.networks import TIMM
+from project.model.networks import TIMM, head
 from project.model.normalize import Normalization
 from project.model.resizing import Resizing
 from project.model.timm_folder import to_timm
@@ -50,6 +50,10 @@ class ProbabilityNetwork(nn.Module):
         )
         for module in filter(is_parametrized, [*self.network.modules()]):  # such as LoRA's
             _merge_parametrizations(module)
+        if temperature := model.about.get("temperature"):  # logits are linear in the head's weights
+            for layer in head(self.network, len(model.class_names)).values():
+                for weight in layer.parameters():
+                    weight.data /= temperature
         self._probabilities = model.probabilities
         self._views = model.test_time_augmentation
         statistics = Normalization(model.preprocessing)

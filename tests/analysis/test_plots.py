@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn.functional import cross_entropy
 from torch.utils.tensorboard import SummaryWriter
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from project.analysis.calibration import abstention_figure, reliability, reliability_figure
+from project.analysis.calibration import (
+    abstention_figure,
+    coverage_thresholds,
+    fit_temperature,
+    reliability,
+    reliability_figure,
+)
 from project.analysis.plots import (
     class_figure,
     confusion_figure,
@@ -115,6 +122,27 @@ def test_the_expected_calibration_error_is_that_of_torchmetrics_and_is_drawn(bin
     require_drawn(figure := reliability_figure(found))
     bars: Any = figure.axes[0].patches
     assert [bar.get_height() for bar in bars] == pytest.approx(found.accuracy.tolist())
+
+
+@pytest.mark.parametrize("scale", [0.4, 1.0, 3.0])
+def test_the_temperature_is_that_of_the_least_cross_entropy(scale):
+    logits, labels = overconfident(scale=scale)
+    tried = torch.linspace(0.2, 5, 2_000)
+    losses = torch.stack([cross_entropy(logits / temperature, labels) for temperature in tried])
+    temperature = fit_temperature(logits, labels)
+    assert temperature == pytest.approx(float(tried[losses.argmin()]), abs=0.01)
+    assert temperature == pytest.approx(scale, rel=0.1)  # it undoes what made the model too sure
+
+
+@cases("coverage", 0.5, 0.9, 0.99)
+def test_sets_have_the_class_of_at_least_their_share_of_new_images(coverage):
+    """In the mean over draws: the rank of a new image among 39 is uniform, without any ties."""
+    generator = torch.Generator().manual_seed(0)
+    true = torch.rand(2_000, 40, generator=generator, dtype=torch.float64)
+    least = [coverage_thresholds(row[1:])[round(100 * coverage) - 1] for row in true]
+    covered = (true[:, 0] >= torch.tensor(least, dtype=torch.float64)).double().mean().item()
+    assert coverage - 0.02 < covered < coverage + 1 / 40 + 0.02
+    assert (min(least) == 0) == (coverage > 39 / 40)  # too few images to leave any class out
 
 
 def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from jsonargparse.typing import Path_fc
+from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..exact._errors import UserError, listed
 from ..exact._files import write_text
-from ..images._checkpoint import ABOUT, About, read_checkpoint
+from ..images._checkpoint import ABOUT, About, DescribedCheckpointIO, read_checkpoint
 from ..images._checkpoints import (
     measured,
     remembered_data,
@@ -21,6 +22,7 @@ from ..images._checkpoints import (
 )
 from ..images._data_module import ImageDataModule
 from ..images._image_files import ImageFilesDataModule
+from ..images._predictions import CollectPredictions
 from ..images._preprocessing import Preprocessing
 from ..images._settings import remembered
 from ..images._unseen import cut_of_training, was_trained_on
@@ -39,6 +41,8 @@ class EvaluateCommand(Command):
 
     about: About
     """Facts of the checkpoint about itself."""
+    needs_logits = False
+    """True if the model's ``predictions`` shall have logits; known before the trainer is built."""
     _trained_on: type[ImageDataModule] | None = None
     _remembered: Mapping[str, object] = {}
 
@@ -74,6 +78,16 @@ class EvaluateCommand(Command):
             raise
         return self._remembered
 
+    def before_measuring(self) -> None:
+        """Changes the model before it is measured, such as by a temperature."""
+
+    def keep_in_checkpoint(self, **facts: object) -> None:
+        """Changes what the checkpoint says of itself; the file is written whole or not at all."""
+        path = self.config.checkpoint
+        checkpoint = read_checkpoint(path)
+        checkpoint[ABOUT] |= facts
+        DescribedCheckpointIO(Path(path).parent).save_checkpoint(checkpoint, path)
+
     def show_results(self, metrics: Metrics, split: str) -> None:
         """Prints metrics, which it may add to before they are written."""
 
@@ -99,6 +113,11 @@ class EvaluateCommand(Command):
         )
         parser.link_arguments("checkpoint", "model.ckpt_path")
 
+    def instantiate_trainer(self, **kwargs: object) -> Trainer:
+        """Adds what collects predictions, with logits if they are needed."""
+        self.trainer_defaults["callbacks"] = [CollectPredictions(self.needs_logits)]
+        return super().instantiate_trainer(**kwargs)
+
     @classmethod
     def main(cls) -> NoReturn:
         """Runs the command as a program."""
@@ -118,7 +137,8 @@ class EvaluateCommand(Command):
             if not isinstance(self.datamodule, ImageFilesDataModule):
                 raise UserError("--split all takes image files; name a folder or a CSV with --data")
             self.datamodule.test_on_all()
-        self._require_unseen(split)
+        self.require_unseen(split)
+        self.before_measuring()
         evaluate = self.trainer.validate if split == "val" else self.trainer.test
         evaluate(self.model, datamodule=self.datamodule, verbose=False)
         if not self.trainer.is_global_zero:
@@ -152,7 +172,7 @@ class EvaluateCommand(Command):
                     f" {value}"
                 )
 
-    def _require_unseen(self, split: str) -> None:
+    def require_unseen(self, split: str) -> None:
         """Refuses images that it was trained on, which other options of the data may have cut."""
         is_other = any(name.startswith(("data", "split")) for name in self.given)
         if not (is_other and self.trainer.is_global_zero):

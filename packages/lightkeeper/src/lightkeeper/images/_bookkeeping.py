@@ -13,7 +13,7 @@ from ..exact._loggers import logging_interval
 from ..exact._plain import plain
 from ..exact._training import ExactTraining
 from ..exact._upstream import callbacks_of
-from ._checkpoint import ABOUT, About, keep_plain_options
+from ._checkpoint import ABOUT, CALIBRATION, About, keep_plain_options
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
 from ._class_names import require_class_names
 from ._predictions import CollectPredictions
@@ -77,6 +77,8 @@ class DescribeCheckpoint(Callback):
         if not (trainer.training and self.about):
             return
         require_restorable(trainer, pl_module, checkpoint)
+        for name in CALIBRATION:  # of these weights, not of those that training ends with
+            self.about.pop(name, None)
         if change := change_of_data(self.about, getattr(trainer, "datamodule", None)):
             rank_zero_only(note)(
                 f"the data has changed since this run was stopped, {change}; what this epoch has left"

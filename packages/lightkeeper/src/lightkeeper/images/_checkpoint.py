@@ -36,6 +36,7 @@ from ._schema import Rule, is_sound, require_fit
 from ._settings import remembered
 
 ABOUT = "about"
+CALIBRATION = ("temperature", "coverage")
 _NETWORK = "network."  # where a classifier of this project has it
 
 About = Checkpoint
@@ -62,6 +63,8 @@ class _About(TypedDict):
     class_names: list[str]
     preprocessing: dict[str, object]
     thresholds: NotRequired[dict[str, float] | None]
+    temperature: NotRequired[Annotated[float, Rule("from 0.01 to 100", lambda t: 0.01 <= t <= 100)]]
+    coverage: NotRequired[Annotated[list[float], Rule("99 numbers", lambda row: len(row) == 99)]]
     arch: str
     arch_args: dict[str, object]
     data: _Data | None
