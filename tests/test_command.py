@@ -211,6 +211,16 @@ MISTAKES = f"""
 --model.optimizer=SGD --model.momentum=2 -> 'momentum' is not accepted; did you mean --model.optimizer.momentum?
 --model.arch=nets.TinyNet --model.arch.width=8 -> 'width'
 --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x -> Option 'monitr' is not accepted
+--model.optimizer.learning_rate=1 -> 'learning_rate' is not accepted; did you mean --model.optimizer.lr?
+--model.optimizer=AdamW --model.optimizer.wd=1 -> 'wd' is not accepted; did you mean --model.optimizer.weight_decay?
+--learning_rate=1 -> --learning_rate=1; did you mean --model.optimizer.lr?
+--model.batch_size=1 -> 'batch_size' is not accepted; did you mean --data.batch_size?
+--callbacks.last_checkpoint.evry_n_minutes=1 -> 'evry_n_minutes' is not accepted; see --help
+--trainer.callbacks+=EarlyStoping -> error: --trainer.callbacks: there is no Callback 'EarlyStoping'; did you mean EarlyStopping?
+--trainer.callbacks=[Timer, EarlyStoping] -> there is no Callback 'EarlyStoping'; did you mean EarlyStopping?
+--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStoping -> did you mean EarlyStopping?
+--config={{trainer: {{callbacks: [{{class_path: Tmer}}]}}}} -> there is no Callback 'Tmer'; did you mean Timer?
+--config={{trainer.callbacks+: Watchdog}} -> there is no Callback 'Watchdog'; your own is my_module.MyClass
 --lr=1 -> --lr=1; did you mean --model.optimizer.lr?
 --batch-size=1 -> --batch-size=1; did you mean --data.batch_size?
 --xyzzy=1 -> --xyzzy=1; see --help

@@ -7,8 +7,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from project.fit import FitCLI
 from project.model import ImageClassifier
-from tests.conftest import ROOT, draw_image, evaluate, label, load, rows
+from tests.conftest import (
+    QUIET,
+    ROOT,
+    SMALL_FILES,
+    TINY,
+    TINY_TRAINER,
+    draw_image,
+    evaluate,
+    fit,
+    label,
+    load,
+    make_folder,
+    rows,
+)
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
 SECTIONS = [section.partition("\n") for section in PAGE.split("\n## ")[1:]]
@@ -46,10 +60,26 @@ def other_run() -> None:
     torch.save(content, "runs/second/checkpoints/best.ckpt")
 
 
-def test_a_class_is_added_and_the_head_keeps_its_rows(place):
+VIT = (
+    '{"num_layers": 1, "num_heads": 1, "image_size": 32, "patch_size": 16, "hidden_dim": 12, '
+    '"mlp_dim": 12}'
+)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--model.arch=torchvision.models.VisionTransformer", f"--model.arch_args={VIT}"],
+        ["--model.arch=timm/test_convnext"],
+    ],
+)
+def test_a_class_is_added_and_the_head_keeps_its_rows(flags, workplace):
+    fit(*TINY, *flags, "--name=NAME")
     old = ImageClassifier.load_from_checkpoint(BEST)
     names = sorted([*old.class_names, "aster"])
-    new = ImageClassifier(names, old.preprocessing, "resnet9_slim", weights=BEST).eval()
+    make_folder(workplace / "larger", dict.fromkeys(names, 12))
+    options = [*TINY_TRAINER, *QUIET, *SMALL_FILES, *flags, f"--model.weights={BEST}"]
+    new = FitCLI(["--data=larger", *options]).model.eval()
     images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
     logits, expected = new(images), old.eval()(images)
     for position, name in enumerate(names):

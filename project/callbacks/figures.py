@@ -83,7 +83,11 @@ class ConfusionMatrixPlot(Callback):
 
 
 class ConfidentMistakesPlot(Callback):
-    """Draws the ``count`` test images that were classified wrongly with the greatest confidence."""
+    """Draws test images that were classified wrongly, those of the greatest confidence first.
+
+    Args:
+        count: How many.
+    """
 
     def __init__(self, count: PositiveInt = 24) -> None:
         self.count = count

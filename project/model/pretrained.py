@@ -178,7 +178,9 @@ def load_weights(
         if not name.startswith(_AUXILIARY_HEADS)
     }
     of_head = {name: weights.get(name, torch.empty(0)) for name in state if name.startswith(heads)}
-    by_name = _rows_by_name(of_head, class_names, known)
+    # not of a head's hidden layer, which may be as wide as the known classes are many
+    by_class = {n: of_head[n] for n in of_head if state[n].shape[:1] == (len(class_names),)}
+    by_name = _rows_by_name(by_class, class_names, known)
     weights |= by_name
     new = [name for name, value in (of_head | by_name).items() if value.shape != state[name].shape]
     # torchvision's older files do not count batches

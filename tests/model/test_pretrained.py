@@ -43,6 +43,13 @@ from tests.model.test_classifier import PREPROCESSING, make_images
 from tests.test_hub import checkpoint_of
 
 ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
+TORCHVISION_VIT = {
+    **dict.fromkeys(("num_layers", "num_heads"), 1),
+    "image_size": 32,
+    "patch_size": 16,
+    "hidden_dim": 12,
+    "mlp_dim": 12,
+}
 VIT = {"img_size": 32, "patch_size": 16, "depth": 1, "embed_dim": 12, "num_heads": 3}
 DATA = [
     "--data=FolderDataModule",
@@ -362,7 +369,10 @@ KNOWN = ["cat", "dog", "cow", "caf\u00e9", "owl"]
 @cases(
     "arch args",
     ("resnet9_slim", {}),
+    ("mobilenet_v3_small", {}),  # classifier.3
+    ("torchvision.models.VisionTransformer", TORCHVISION_VIT),  # heads.head
     ("squeezenet1_0", {}),  # whose head is a convolution
+    ("timm/test_convnext", {}),  # head.fc
     ("timm/deit_tiny_distilled_patch16_224", VIT),  # two heads
 )
 def test_each_class_keeps_its_row_of_the_head_and_a_new_one_starts_from_zero(
@@ -384,6 +394,25 @@ def test_each_class_keeps_its_row_of_the_head_and_a_new_one_starts_from_zero(
                 assert torch.equal(row, expected)
                 count += 1
     assert count == len(names) * (4 if "distilled" in arch else 2)
+
+
+class WithHiddenLayer(nn.Module):
+    """Has a head as timm's networks may have, whose hidden layer is as wide as KNOWN are many."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 4)
+        self.head = nn.Sequential(nn.Linear(4, len(KNOWN)), nn.Linear(len(KNOWN), num_classes))
+
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+
+def test_a_hidden_layer_of_a_head_is_kept_as_it_is():
+    old, new = WithHiddenLayer(5), WithHiddenLayer(6)
+    load_weights(new, old.state_dict(), "", [*reversed(KNOWN), "ant"], KNOWN)
+    torch.testing.assert_close(new.head[0].state_dict(), old.head[0].state_dict())
+    torch.testing.assert_close(new.head[1].weight[:5], old.head[1].weight.flip(0))
 
 
 @pytest.fixture

@@ -159,6 +159,15 @@ def test_a_last_step_after_which_finite_weights_overflow_ends_the_run_before_its
     assert not (RUN / "metrics.json").exists()
 
 
+def test_a_share_of_few_batches_says_how_many_they_are(workplace, capsys):
+    command = fit("--trainer.limit_train_batches=0.3", "--trainer.max_epochs=1")
+    batches = len(command.datamodule.train_dataloader())
+    steps = load(LAST)["global_step"]
+    assert steps == int(0.3 * batches)
+    said = f"each epoch has {steps} of the {batches} training batches, a share of 0.3 rounded down"
+    assert said in capsys.readouterr().err
+
+
 def spoil_test(trainer: Any, model: Any, *_: Any) -> None:
     model.network.fc.bias.data[:] = torch.tensor([3e38, -3e38, 0])  # their difference is infinite
 

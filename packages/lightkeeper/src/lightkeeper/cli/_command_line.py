@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
@@ -40,7 +41,8 @@ MODEL_BASES: Bases = {
 _CLASS_KEYS = ("data", "model", *MODEL_BASES, *TRAINER_BASES)
 _PATTERNS = ("data.group", "data.label_from")
 """Options whose value is text, even if it looks like a list, as ``[a-z]``."""
-_LISTS = ("data.train_transforms", "data.batch_transforms", "trainer.callbacks")
+_CALLBACKS = "trainer.callbacks"
+_LISTS = ("data.train_transforms", "data.batch_transforms", _CALLBACKS)
 """Options that take a list of classes."""
 _GROUPS = ("data", "model", "trainer", "callbacks")
 _WAITS = re.compile(r"(?!-h$|--help$|--help-all$|--print_config|.+\.help$)-[^=]+")
@@ -87,12 +89,27 @@ class CommandLine:
                 flags.append(word)
         self.configs.append(flat(texts))
         self.flags = _with_class_paths(flags)
+        self._require_callbacks()
 
     @property
     def names(self) -> set[str]:
         """Returns the names of all options that are given."""
         flags = [full_name(word.partition("=")[0]) for word in self.flags]
         return {*flags, *(name for config in self.configs for name in config)}
+
+    def _require_callbacks(self) -> None:
+        """Refuses names of no callback, for which jsonargparse lists all that it has tried."""
+        options = [word.partition("=")[::2] for word in self.flags]
+        values = [
+            read_yaml(value, option)
+            for option, value in options
+            if full_name(option).rstrip("+") == _CALLBACKS and not os.path.isfile(value)
+        ]
+        values += [config.get(f"{_CALLBACKS}{end}") for config in self.configs for end in ("", "+")]
+        for value in values:
+            for part in value if isinstance(value, list) else [value]:
+                name = part.get("class_path") if isinstance(part, Mapping) else part
+                _class_or_value(_CALLBACKS, Callback, name)
 
     def take_classes(self, bases: Bases, path_classes: Mapping[str, type]) -> dict[str, type]:
         """Takes the class of each option, the one named last, out of the configs.
@@ -178,7 +195,9 @@ def _class_or_value(key: str, base: type, value: object) -> object:
     if not isinstance(value, str):
         return value
     cls = find_class(base, value)
-    is_other = key.startswith("trainer.") or (key == "model.loss" and "." in value)
+    is_other = key in TRAINER_BASES or (key == "model.loss" and "." in value)
+    if key == _CALLBACKS:  # of a function that returns one
+        is_other = "." in value and imported(value) is not None
     if cls is None and not is_other:
         nearest = closest(value, [cls.__name__ for cls in candidates(base)])
         advice = f"did you mean {nearest}?" if nearest else "your own is my_module.MyClass"

@@ -86,7 +86,7 @@ class FitCommand(Command):
         parser.add_argument(
             "--mode",
             type=Literal["min", "max"] | None,
-            help="min or max: the best value of this metric; by default the metric's own.",
+            help="min or max: the best value of this metric; by default its own.",
         )
         for name, cls in {**_OWN, **self.default_callbacks}.items():
             text = str(cls.__doc__).partition("\n")[0]
@@ -95,7 +95,7 @@ class FitCommand(Command):
             "--callbacks.best_checkpoint",
             type=bool,
             default=True,
-            help="Keeps best.ckpt, chosen by --monitor; without it, that is the end of training.",
+            help="Keeps best.ckpt, chosen by --monitor; if false, it is the last.",
         )
         for name, check in {"class_names": require_class_names, "preprocessing": None}.items():
             target = f"model.init_args.{name}"

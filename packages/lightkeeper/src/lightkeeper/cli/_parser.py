@@ -87,8 +87,11 @@ class CommandParser(ArgumentParser):
             cause = cause.__cause__
         line = " ".join([f"--{'.'.join(keys)}:" if keys else "", *message.split()]).strip()
         if unknown := re.search(r"(?:arguments: --|[Oo]ption ')([\w.-]+)", line):
-            names = self.get_defaults(skip_validation=True).keys()
-            nearest = closest(unknown[1], [name.replace("init_args.", "") for name in names])
+            options = self.get_defaults(skip_validation=True).keys()
+            names = [name.replace("init_args.", "") for name in options]
+            group = ".".join(keys) or unknown[1].rpartition(".")[0]
+            inside = [name for name in names if name.startswith(f"{group}.")]
+            nearest = closest(unknown[1], inside) or closest(unknown[1], names, cutoff=0.8)
             line += f"; did you mean --{nearest}?" if nearest else "; see --help"
         end_with_error(line)
 
@@ -107,12 +110,21 @@ def full_name(option: str) -> str:
     return option.removeprefix("--").removesuffix(".class_path").replace(".init_args.", ".")
 
 
-def closest(word: str, names: Iterable[str]) -> str | None:
-    """Returns the name whose last part is most similar to that of a word, if any is similar."""
+def closest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Returns the name whose last part is most similar to that of a word, if any is similar.
+
+    Names are similar, too, if one is the initials of the other, as ``lr`` is of ``learning_rate``.
+    """
     parts = {name.rpartition(".")[2].lower(): name for name in names}
     word = word.rpartition(".")[2].lower().replace("-", "_")
-    matches = get_close_matches(word, parts, n=1)
+    matches = [part for part in parts if word in (part, _initials(part)) or part == _initials(word)]
+    matches.sort(key=lambda part: (part != _initials(word), part != word))
+    matches += get_close_matches(word, parts, n=1, cutoff=cutoff)
     return parts[matches[0]] if matches else None
+
+
+def _initials(name: str) -> str:
+    return "".join(part[:1] for part in name.split("_"))
 
 
 def name_of(option: Action) -> str:
@@ -124,7 +136,7 @@ def name_of(option: Action) -> str:
 def in_short(option: Action) -> Action:
     """Returns an option with its default, and the first sentence of its help, without markup."""
     text = " ".join(str(option.help).replace("Advanced: ", "").replace("``", "").split())
-    sentence = re.split(r"(?<=[\w)])[.;](?:\s|$)|:$", text, maxsplit=1)[0].replace("%", "%%")
+    sentence = re.split(r"(?<=[\w)])\.(?:\s|$)|:$", text, maxsplit=1)[0].replace("%", "%%")
     if not option.option_strings:
         return Action([], option.dest, help=sentence, metavar=name_of(option))
     default = json.dumps(option.default, default=str).strip('"')

@@ -1,6 +1,6 @@
 """Callbacks of a classifier: what its checkpoints say, and resuming."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -156,6 +156,14 @@ class Bookkeeping(Callback):
         if self._states is not None:
             require_optimizers(trainer, *self._states)
         self._states = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Notes how many batches a share of them is, as Lightning rounds it down."""
+        share: int | float = trainer.limit_train_batches  # type: ignore[attr-defined]
+        loader = trainer.train_dataloader
+        if isinstance(share, float) and 0 < share < 1 and isinstance(loader, Sized):
+            of = f"{trainer.num_training_batches} of the {len(loader)} training batches"
+            rank_zero_only(note)(f"each epoch has {of}, a share of {share:g} rounded down")
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
