@@ -20,7 +20,7 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 
 from project.model.inference import mean_logits
 from project.model.networks import TIMM
-from project.model.normalize import Normalization
+from project.model.normalize import Normalization, image_shape
 from project.model.timm_folder import to_timm
 
 if TYPE_CHECKING:
@@ -114,20 +114,19 @@ def write_and_compare(
 
 
 def generated_images(model: "ImageClassifier", count: int = 32) -> Tensor:
-    """Generates smooth and noisy images, (N, channels, crop, crop)."""
-    channels, crop = len(model.preprocessing["mean"]), model.preprocessing["crop"]
+    """Generates smooth and noisy images, (N, channels, *crop)."""
+    channels, *crop = image_shape(model.preprocessing)
     dtype = model.normalization.pixels
     generator = torch.Generator().manual_seed(0)
     coarse = 3 * torch.rand(count, channels, 6, 6, generator=generator) - 1
-    smooth = interpolate(coarse, size=(crop, crop), mode="bicubic")
+    smooth = interpolate(coarse, size=crop, mode="bicubic")
     return (smooth.clamp(0, 1) * torch.iinfo(dtype).max).to(dtype)
 
 
 def trace(network: nn.Module, model: "ImageClassifier") -> ExportedProgram:
     """Traces a network for images of the crop, in batches of any size."""
-    channels, crop = len(model.preprocessing["mean"]), model.preprocessing["crop"]
     # of one image the batch dimension would become a constant
-    two = torch.zeros(2, channels, crop, crop, dtype=model.normalization.pixels)
+    two = torch.zeros(2, *image_shape(model.preprocessing), dtype=model.normalization.pixels)
     sizes = {"images": {0: Dim("batch", min=1)}}
     program = torch.export.export(network, (two,), dynamic_shapes=sizes)
     for node in program.graph.nodes:

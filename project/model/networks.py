@@ -16,6 +16,7 @@ from torch import nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]
 from torchvision.models.resnet import ResNet
 
+from project.model.normalize import image_shape
 from project.model.small_networks import ResNet9
 
 TIMM = "timm/"
@@ -37,7 +38,8 @@ def torchvision_names() -> list[str]:
 
 def default_arch(preprocessing: Preprocessing, weights: str | None) -> str:
     """Returns a small network for small images, unless there are weights for a large one."""
-    return "resnet9_slim" if preprocessing["crop"] < 64 and weights is None else "resnet18"
+    is_small = min(image_shape(preprocessing)[1:]) < 64
+    return "resnet9_slim" if is_small and weights is None else "resnet18"
 
 
 def is_path(arch: str) -> bool:
@@ -195,15 +197,14 @@ def prepare_network(
     Raises:
         UserError: The network does not accept such images, or does not return logits.
     """
-    channels = len(preprocessing["mean"])
-    crop = preprocessing["crop"]
+    channels, height, width = image_shape(preprocessing)
     set_channels(network, channels)
     network.eval()
     like = next(network.parameters(), torch.zeros(()))
-    images = torch.zeros(2, channels, crop, crop, device=like.device, dtype=like.dtype)
+    images = torch.zeros(2, channels, height, width, device=like.device, dtype=like.dtype)
     layout = torch.channels_last
     problem = (
-        f"--model.arch: {arch} does not accept images of {crop} pixels; choose another"
+        f"--model.arch: {arch} does not accept images of {preprocessing['crop']} pixels; choose another"
         " --data.image_size or --model.arch"
     )
     with torch.no_grad(), _one_line_errors(problem, is_own=is_path(arch)):

@@ -353,6 +353,8 @@ def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run)
     options, found = parsed(*DATA)
     assert found == find_weights("mobilenet_v3_small", "IMAGENET1K_V1").preprocessing()
     assert (options.image_size, options.resize, options.interpolation) == (224, 256, "bilinear")
+    _, found = parsed(*DATA, "--data.image_size=[96,200]")
+    assert (found["crop"], found["resize"]) == ([96, 200], [110, 229])
     options, found = parsed(
         FLOWERS, "--data.train_size=16", *SLIM, f"--model.weights={tiny_run}/checkpoints/best.ckpt"
     )
