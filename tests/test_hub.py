@@ -1,7 +1,6 @@
 """The promises of ``python -m project.export CKPT --output FOLDER/``: a folder that timm alone loads."""
 
 from pathlib import Path
-
 from typing import Any
 
 import numpy as np
