@@ -51,6 +51,7 @@ def main(options: Namespace) -> None:
         write_onnx,
         write_pt2,
     )
+    from project.model.normalize import image_shape
     from project.model.timm_folder import load_folder
 
     def write_folder_with_card(
@@ -69,8 +70,8 @@ def main(options: Namespace) -> None:
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     photos = ending != "/" and not options.prepared
     count, difference = write_and_compare(model, *formats[ending], Path(options.output), photos)
-    size = "height, width" if photos else "{crop}, {crop}".format_map(model.preprocessing)
-    channels = len(model.preprocessing["mean"])
+    channels, *crop = image_shape(model.preprocessing)
+    size = "height, width" if photos else ", ".join(map(str, crop))
     dtype = str(model.normalization.pixels).removeprefix("torch.")
     rgb = "" if "bits" in model.preprocessing else ", RGB"
     print(f"  written               {options.output}")

@@ -123,7 +123,7 @@ def small(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "project.model.classifier.build_for_images",
-            lambda arch, classes, args, size: (network(classes), args),
+            lambda arch, classes, args, preprocessing: (network(classes), args),
         )
         patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
         return fit(*data, *TINY_TRAINER, *QUIET, *SMALL, *args)

@@ -37,7 +37,7 @@ from tests.conftest import (
 
 OPTIONS = [
     *SMALL_FILES,
-    *("--data.image_size=16", "--data.batch_size=16", "--data.crop_scale=[0.5,1]"),
+    *("--data.image_size=[16,18]", "--data.batch_size=16", "--data.crop_scale=[0.5,1]"),
     *(*SLIM, *TINY_TRAINER, *QUIET, *FAST, "--trainer.max_epochs=6", "--model.optimizer.lr=0.05"),
     *("--data.channels=5", "--data.bits=16", "--trainer.precision=32-true", "--name=run"),
 ]
@@ -80,7 +80,7 @@ def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_
     assert sum(right) > 108
     for ending in ("onnx", "pt2"):  # which compares probabilities itself
         call(export, best, f"--output={tmp_path / ending}.{ending}")
-        assert "images: uint16 (N, 5, 16, 16)\n" in capsys.readouterr().out
+        assert "images: uint16 (N, 5, 16, 18)\n" in capsys.readouterr().out
     assert "data:image/jpeg" in report_of(run).read_text()
 
 

@@ -56,19 +56,21 @@ def upright(image):
 
 
 def prepare(image, about):
-    """Turn a PIL image into uint8 (3, crop, crop), as the file's metadata say."""
+    """Turn a PIL image into uint8 (3, height, width), as the file's metadata say."""
     image = upright(image).convert("RGB")
-    crop, fit, (width, height) = int(about["crop"]), about["fit"], image.size
-    if fit == "crop":  # the shorter side becomes resize
-        scale_x = scale_y = int(about["resize"]) / min(width, height)
-    elif fit == "pad":  # the longer side becomes crop
-        scale_x = scale_y = crop / max(width, height)
+    fit, size = about["fit"], np.array(image.size)
+    # one number for a square, or height and width
+    crop, resize = (np.broadcast_to(json.loads(about[x]), 2)[::-1] for x in ("crop", "resize"))
+    if fit == "crop":  # the image covers resize
+        scale = (resize / size).max()
+    elif fit == "pad":  # the image lies within crop
+        scale = (crop / size).min()
     else:  # squash
-        scale_x, scale_y = crop / width, crop / height
-    size = max(1, int(width * scale_x + 1e-9)), max(1, int(height * scale_y + 1e-9))
+        scale = crop / size
+    size = np.maximum(1, (size * scale + 1e-9).astype(int)).tolist()
     scaled = image.resize(size, Image.Resampling[about["interpolation"].upper()])
     colour = tuple(round(255 * mean) for mean in json.loads(about["mean"]))
-    square = Image.new("RGB", (crop, crop), colour)
-    margins = [-round((side - crop) / 2) if side > crop else (crop - side) // 2 for side in size]
-    square.paste(scaled, tuple(margins))
-    return np.asarray(square).transpose(2, 0, 1)
+    canvas = Image.new("RGB", tuple(crop.tolist()), colour)
+    margins = (crop - size).tolist()
+    canvas.paste(scaled, tuple(round(x / 2) if x < 0 else x // 2 for x in margins))
+    return np.asarray(canvas).transpose(2, 0, 1)

@@ -23,12 +23,12 @@ DEPLOY = ROOT / "examples" / "deploy"
 
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
-@pytest.mark.parametrize("crop", [32, 33])
-def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit, crop):
+@pytest.mark.parametrize(("crop", "resize"), [(32, 37), (33, 37), ([32, 50], [37, 57])])
+def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit, crop, resize):
     prepare = runpy.run_path(str(DEPLOY / "prepare.py"))["prepare"]
-    about = Preprocessing(resize=37, crop=crop, fit=fit, mean=[0.4, 0.5, 0.6], std=[0.2] * 3)
-    texts = {"interpolation": "bilinear", "fit": fit, "resize": "37", "crop": str(crop)}
-    texts["mean"] = json.dumps(about["mean"])
+    about = Preprocessing(resize=resize, crop=crop, fit=fit, mean=[0.4, 0.5, 0.6], std=[0.2] * 3)
+    texts = {"interpolation": "bilinear", "fit": fit}
+    texts |= {name: json.dumps(about[name]) for name in ("resize", "crop", "mean")}
     turned = Image.Exif()
     turned[0x0112] = 6
     for number, size in enumerate([(40, 32), (32, 40), (37, 37), (500, 333), (91, 20), (64, 47)]):

@@ -150,7 +150,7 @@ class ImageClassifier(LightningModule):
         self.test_time_augmentation = test_time_augmentation
         self.exact_evaluation = exact_evaluation
         self.network, self.arch_args = build_for_images(
-            arch, len(class_names), arch_args, preprocessing["crop"]
+            arch, len(class_names), arch_args, preprocessing
         )
         chosen = {"arch": arch, "arch_args": self.arch_args}
         # a later default must not change what a checkpoint means; a subclass may have neither

@@ -5,7 +5,7 @@ import io
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 
 from project.model.inference import mean_logits
 from project.model.networks import TIMM, head
-from project.model.normalize import Normalization
+from project.model.normalize import Normalization, image_shape
 from project.model.resizing import Resizing
 from project.model.timm_folder import to_timm
 
@@ -64,7 +64,7 @@ class ProbabilityNetwork(nn.Module):
         """Resizes, normalises and classifies images, as the preprocessing says.
 
         Args:
-            images: Photos (N, channels, height, width), or images (N, channels, crop, crop).
+            images: Photos (N, channels, height, width), or images (N, channels, *crop).
         """
         probabilities: Tensor = self._probabilities(
             mean_logits(self._classify, self.resize(images), self._views)
@@ -133,19 +133,20 @@ def write_and_compare(
 
 
 def generated_images(model: "ImageClassifier", photos: bool) -> list[Tensor]:
-    """Generates smooth and noisy images in batches, (N, channels, crop, crop) or photos."""
-    crop = model.preprocessing["crop"]
+    """Generates smooth and noisy images in batches, (N, channels, *crop) or photos."""
+    _, *crop = image_shape(model.preprocessing)
     generator = torch.Generator().manual_seed(0)
     # less than twice as large: float32 sums these exactly, so that no pixel is rounded otherwise
-    sides = torch.randint(crop * 3 // 4, crop * 3 // 2 + 2, (5, 2), generator=generator).tolist()
+    scales = 0.75 + 0.75 * torch.rand(5, 2, generator=generator)
+    sizes = (scales * torch.tensor(crop)).long().clamp(min=1).tolist() if photos else [crop] * 5
     return [
-        _smooth(model, count, (height, width) if photos else (crop, crop), generator)
-        for count, (height, width) in zip((1, 7, 8, 8, 8), sides, strict=True)
+        _smooth(model, count, size, generator)
+        for count, size in zip((1, 7, 8, 8, 8), sizes, strict=True)
     ]
 
 
 def _smooth(
-    model: "ImageClassifier", count: int, shape: tuple[int, int], generator: torch.Generator
+    model: "ImageClassifier", count: int, shape: Sequence[int], generator: torch.Generator
 ) -> Tensor:
     dtype = model.normalization.pixels
     coarse = 3 * torch.rand(count, len(model.preprocessing["mean"]), 6, 6, generator=generator) - 1
@@ -154,7 +155,7 @@ def _smooth(
 
 
 def _fitted(network: ProbabilityNetwork, model: "ImageClassifier", images: Tensor) -> Tensor:
-    """Fits images as the file does, (N, channels, crop, crop), if evaluation does likewise."""
+    """Fits images as the file does, (N, channels, *crop), if evaluation does likewise."""
     fitted: Tensor = network.resize(images)
     white = torch.iinfo(images.dtype).max
     difference = (fitted.float() - _evaluated(network, model, images).float()).abs().max()
@@ -175,10 +176,10 @@ def _evaluated(network: ProbabilityNetwork, model: "ImageClassifier", images: Te
 
 def trace(network: ProbabilityNetwork, model: "ImageClassifier") -> ExportedProgram:
     """Traces a network for images in batches of any size, and photos of any size."""
-    channels, crop = len(model.preprocessing["mean"]), model.preprocessing["crop"]
+    channels, height, width = image_shape(model.preprocessing)
     # of one image the batch dimension would become a constant, and equal sides would stay equal
-    width = crop + 1 if network.photos else crop
-    two = torch.zeros(2, channels, crop, width, dtype=model.normalization.pixels)
+    width += network.photos and height == width
+    two = torch.zeros(2, channels, height, width, dtype=model.normalization.pixels)
     sizes = {"images": {axis: Dim(name, min=1) for axis, name in _any_size(network).items()}}
     program = torch.export.export(network, (two,), dynamic_shapes=sizes)
     for node in program.graph.nodes:
@@ -206,10 +207,10 @@ def metadata(network: ProbabilityNetwork, model: "ImageClassifier") -> dict[str,
 
 def _checks(network: ProbabilityNetwork, model: "ImageClassifier") -> list[dict[str, object]]:
     """Returns three images with the checkpoint's probabilities, for checks of a runtime."""
-    crop = model.preprocessing["crop"]
+    _, *crop = image_shape(model.preprocessing)
     generator = torch.Generator().manual_seed(1)
     checks: list[dict[str, object]] = []
-    for shape in ((61, 83), (97, 64), (48, 48)) if network.photos else 3 * ((crop, crop),):
+    for shape in ((61, 83), (97, 64), (48, 48)) if network.photos else [crop] * 3:
         images = _smooth(model, 1, shape, generator)
         with torch.inference_mode():
             probabilities = model.predict_step(_evaluated(network, model, images), 0)[0]

@@ -1,6 +1,6 @@
 """Networks by name: torchvision's, timm's, our own small ones and any callable."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
@@ -16,6 +16,7 @@ from torch import nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]
 from torchvision.models.resnet import ResNet
 
+from project.model.normalize import image_shape
 from project.model.small_networks import ResNet9
 
 TIMM = "timm/"
@@ -37,7 +38,8 @@ def torchvision_names() -> list[str]:
 
 def default_arch(preprocessing: Preprocessing, weights: str | None) -> str:
     """Returns a small network for small images, unless there are weights for a large one."""
-    return "resnet9_slim" if preprocessing["crop"] < 64 and weights is None else "resnet18"
+    is_small = min(image_shape(preprocessing)[1:]) < 64
+    return "resnet9_slim" if is_small and weights is None else "resnet18"
 
 
 def is_path(arch: str) -> bool:
@@ -59,37 +61,39 @@ def build_network(
 
 
 def build_for_images(
-    arch: str, num_classes: int, arch_args: dict[str, Any] | None, image_size: int
+    arch: str, num_classes: int, arch_args: dict[str, Any] | None, preprocessing: Preprocessing
 ) -> tuple[nn.Module, dict[str, Any] | None]:
-    """Builds a network for images of a size; returns its arguments, too.
+    """Builds a network for images of the crop's size; returns its arguments, too.
 
     If a timm network accepts no other size than its own, as most vision transformers, these have
     timm's ``img_size``.
     """
     network = build_network(arch, num_classes, arch_args)
-    if "img_size" in (arch_args or {}) or _accepts(network, image_size):
+    _, *sides = image_shape(preprocessing)
+    if "img_size" in (arch_args or {}) or _accepts(network, sides):
         return network, arch_args
     patch = getattr(getattr(network, "patch_embed", None), "patch_size", (1,))[0]
-    if image_size % patch:  # timm would leave out pixels at the edges
-        below = image_size // patch * patch
-        nearest = " or ".join(str(size) for size in (below, below + patch) if size)
-        raise UserError(
-            f"--data.image_size must be a multiple of {patch}, the size of {arch}'s patches, such"
-            f" as {nearest}; got {image_size}"
-        )
-    arch_args = {**(arch_args or {}), "img_size": image_size}
+    for side in sides:
+        if side % patch:  # timm would leave out pixels at the edges
+            below = side // patch * patch
+            nearest = " or ".join(str(size) for size in (below, below + patch) if size)
+            raise UserError(
+                f"--data.image_size must be a multiple of {patch}, the size of {arch}'s patches,"
+                f" such as {nearest}; got {side}"
+            )
+    arch_args = {**(arch_args or {}), "img_size": preprocessing["crop"]}
     return build_network(arch, num_classes, arch_args), arch_args
 
 
-def _accepts(network: nn.Module, image_size: int) -> bool:
+def _accepts(network: nn.Module, sides: Sequence[int]) -> bool:
     """Returns False for a timm network of another image size that accepts no images of this one."""
     about: Mapping[str, Any] = getattr(network, "pretrained_cfg", {})
-    if not about.get("fixed_input_size") or about["input_size"][1] == image_size:
+    if not about.get("fixed_input_size") or [*about["input_size"][1:]] == [*sides]:
         return True
     first = next(layer for layer in network.modules() if isinstance(layer, nn.Conv2d))
     try:
         with torch.no_grad():
-            network.eval()(torch.zeros(1, first.in_channels, image_size, image_size))
+            network.eval()(torch.zeros(1, first.in_channels, *sides))
     except Exception:  # libraries raise errors of any type
         return False
     return True
@@ -232,15 +236,14 @@ def prepare_network(
     Raises:
         UserError: The network does not accept such images, or does not return logits.
     """
-    channels = len(preprocessing["mean"])
-    crop = preprocessing["crop"]
+    channels, height, width = image_shape(preprocessing)
     set_channels(network, channels)
     network.eval()
     like = next(network.parameters(), torch.zeros(()))
-    images = torch.zeros(2, channels, crop, crop, device=like.device, dtype=like.dtype)
+    images = torch.zeros(2, channels, height, width, device=like.device, dtype=like.dtype)
     layout = torch.channels_last
     problem = (
-        f"--model.arch: {arch} does not accept images of {crop} pixels; choose another"
+        f"--model.arch: {arch} does not accept images of {preprocessing['crop']} pixels; choose another"
         " --data.image_size or --model.arch"
     )
     with torch.no_grad(), _one_line_errors(problem, is_own=is_path(arch)):

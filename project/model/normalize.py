@@ -6,6 +6,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def image_shape(preprocessing: Preprocessing) -> tuple[int, int, int]:
+    """Returns the channels, height and width of a network's input."""
+    crop = preprocessing["crop"]
+    height, width = (crop, crop) if isinstance(crop, int) else crop
+    return len(preprocessing["mean"]), height, width
+
+
 class Normalization:
     """Normalises images by the mean and standard deviation of each channel.
 
@@ -38,7 +45,9 @@ class Normalization:
 
 
 def resized(images: Tensor, size: int | None) -> Tensor:
-    """Resizes square images bilinearly with antialiasing, to float, unless they have the size."""
-    if size is None or size == images.shape[-1]:
+    """Resizes images to a width, bilinearly with antialiasing, to float, unless they have it."""
+    height, width = images.shape[-2:]
+    if size is None or size == width:
         return images
-    return F.interpolate(images.float(), size=(size, size), mode="bilinear", antialias=True)
+    shape = (size * height // width, size)
+    return F.interpolate(images.float(), size=shape, mode="bilinear", antialias=True)

@@ -11,6 +11,7 @@ from textwrap import shorten
 from typing import Any, NamedTuple, cast
 from unicodedata import normalize
 
+import numpy as np
 import torch
 from jsonargparse import Namespace
 from lightkeeper.exact import UserError, note
@@ -335,9 +336,10 @@ def fill_in_preprocessing(options: Namespace, preprocessing: Preprocessing) -> N
     """
     crop = preprocessing["crop"]
     image_size = options.get("image_size") or crop
+    resize = np.divide(np.multiply(image_size, preprocessing["resize"]), crop)
     values: dict[str, object] = {
         "image_size": crop,
-        "resize": round(image_size * preprocessing["resize"] / crop),
+        "resize": resize.round().astype(int).tolist(),
         "fit": preprocessing.get("fit", "crop"),
         "interpolation": preprocessing.get("interpolation", "bilinear"),
     }

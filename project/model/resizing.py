@@ -1,8 +1,12 @@
 """Resizing inside an exported file, from operators that every runtime computes alike."""
 
+from collections.abc import Sequence
+
 import torch
 from lightkeeper.images import Preprocessing
 from torch import Tensor, nn
+
+from project.model.normalize import image_shape
 
 
 class Resizing(nn.Module):
@@ -18,8 +22,9 @@ class Resizing(nn.Module):
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
-        self._crop = preprocessing["crop"]
-        self._resize = preprocessing["resize"]
+        _, *self._crop = image_shape(preprocessing)
+        resize = preprocessing["resize"]
+        self._resize = [resize, resize] if isinstance(resize, int) else resize
         self._fit = preprocessing.get("fit", "crop")
         self._is_cubic = preprocessing.get("interpolation") == "bicubic"
         self._white = 2 ** preprocessing.get("bits", 8) - 1
@@ -30,10 +35,10 @@ class Resizing(nn.Module):
         """Fits images, uint8 or uint16 (N, channels, height, width).
 
         Returns:
-            Whole numbers, float32 (N, channels, crop, crop), on the scale of the images.
+            Whole numbers, float32 (N, channels, *crop), on the scale of the images.
         """
-        height, width = images.shape[2:]
-        rows, columns = self._weights(height, width), self._weights(width, height)
+        sides = images.shape[2:]
+        rows, columns = self._weights(sides, 0), self._weights(sides, 1)
         scaled = images.float() @ columns.mT
         if self._white == 255:  # 16 bits are scaled as float
             scaled = self._rounded(scaled)
@@ -46,27 +51,31 @@ class Resizing(nn.Module):
     def _rounded(self, pixels: Tensor) -> Tensor:
         return (pixels + 0.5).floor().clamp(0, self._white)
 
-    def _place(self, length: int, other: int) -> tuple[int, int]:
+    def _place(self, sides: Sequence[int], axis: int) -> tuple[int, int]:
         """Returns what a side is scaled to, and the crop's offset there, which padding precedes."""
+        length, other = sides[axis], sides[1 - axis]
+        crop = self._crop[axis]
         if self._fit == "squash":
-            return self._crop, 0
+            return crop, 0
         if self._fit == "pad":
-            size = torch.sym_max(1, self._crop * length // torch.sym_max(length, other))
-            return size, -((self._crop - size) // 2)
-        size = self._resize * length // torch.sym_min(length, other)
-        margin = size - self._crop
+            size = torch.sym_min(crop, self._crop[1 - axis] * length // other)
+            size = torch.sym_max(1, size)
+            return size, -((crop - size) // 2)
+        size = torch.sym_max(self._resize[axis], self._resize[1 - axis] * length // other)
+        margin = size - crop
         return size, (margin + margin % 4 // 3) // 2  # a half is rounded to an even number
 
-    def _weights(self, length: int, other: int) -> Tensor:
+    def _weights(self, sides: Sequence[int], axis: int) -> Tensor:
         """Returns the weights of a side's pixels, (crop, length), for each pixel of the output.
 
         They are a triangle's or Keys' cubic (1981, a = -0.5) over the distance from the output's
         centre, whose unit is a pixel of the coarser grid.
         """
-        size, offset = self._place(length, other)
+        size, offset = self._place(sides, axis)
+        length = sides[axis]
         # the first place, which is cut off below, has perhaps the largest weight
         first = torch.zeros(1, dtype=torch.long)
-        places = torch.cat([first, torch.arange(self._crop) + offset])[:, None]
+        places = torch.cat([first, torch.arange(self._crop[axis]) + offset])[:, None]
         # whole numbers, as a float32 has no exact centre far from 0
         distance = (2 * torch.arange(length) + 1) * size - (2 * places + 1) * length
         x = distance.abs().float() / (2 * torch.sym_max(size, length))

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightkeeper.images import Preprocessing
 from torch import Tensor
+
+from project.model.normalize import image_shape
 
 _CROP_MODES = {"crop": "center", "squash": "squash", "pad": "border"}
 """timm's names of the rules that fit an image to a square."""
@@ -39,17 +42,19 @@ def load_folder(folder: Path) -> Callable[[Tensor], Tensor]:
 
 
 def to_timm(preprocessing: Preprocessing) -> dict[str, Any]:
-    """Converts a preprocessing to timm's configuration."""
-    crop = preprocessing["crop"]
+    """Converts a preprocessing to timm's configuration, which has one ratio for both sides."""
+    shape = image_shape(preprocessing)
     fit = preprocessing.get("fit", "crop")
+    crop = shape[1]
     resize = preprocessing["resize"] if fit == "crop" else crop
+    resize = resize if isinstance(resize, int) else resize[0]
     share = crop / resize
     if int(crop / share) < resize:  # timm rounds down
         share = math.nextafter(share, 0)
     of_other_weights = dict.fromkeys(("tag", "license", "origin_url", "paper_ids"))
     return {
         **of_other_weights,
-        "input_size": (len(preprocessing["mean"]), crop, crop),
+        "input_size": shape,
         "test_input_size": None,
         "interpolation": preprocessing.get("interpolation", "bilinear"),
         "crop_pct": share,
@@ -62,10 +67,11 @@ def to_timm(preprocessing: Preprocessing) -> dict[str, Any]:
 
 def from_timm(config: Mapping[str, Any]) -> Preprocessing:
     """Converts timm's ``pretrained_cfg`` to our preprocessing."""
-    crop = config["input_size"][1]
+    _, height, width = config["input_size"]
+    crop = height if height == width else [height, width]
     fits: Any = {mode: fit for fit, mode in _CROP_MODES.items()}
     return Preprocessing(
-        resize=int(crop / config["crop_pct"]),
+        resize=np.divide(crop, config["crop_pct"]).astype(int).tolist(),
         crop=crop,
         fit=fits[config["crop_mode"]],
         interpolation=config["interpolation"],

@@ -14,6 +14,7 @@ import pytest
 import timm
 import torch
 from lightkeeper.exact import UserError
+from lightkeeper.images import Preprocessing
 from lightkeeper.images._checkpoint import ABOUT, read_checkpoint, read_weights
 from lightkeeper.images._preprocessing import fit_image
 from safetensors.torch import save_file
@@ -304,7 +305,10 @@ TINY = {"depth": 1, "num_heads": 2}
 BACKBONES = {  # a small one of each family, and an image size that is not its own
     "vit_small_patch14_dinov2": ({**TINY, "embed_dim": 24}, 98),
     "vit_small_patch14_reg4_dinov2": ({**TINY, "embed_dim": 24}, 56),
-    "vit_small_patch16_dinov3": ({**TINY, "embed_dim": 24}, 96),  # positions by rotation alone
+    "vit_small_patch16_dinov3": (
+        {**TINY, "embed_dim": 24},
+        96,
+    ),  # positions by rotation alone
     "vit_base_patch16_siglip_224": ({**TINY, "embed_dim": 24}, 320),
     "vit_base_patch32_clip_224": ({**TINY, "embed_dim": 24}, 96),
     "eva02_tiny_patch14_224": ({"depth": 1, "embed_dim": 24}, 98),
@@ -347,8 +351,9 @@ def test_weights_at_another_image_size_are_those_of_timm(tmp_path, arch, kind, c
 
 
 def test_an_image_size_that_cuts_a_patch_names_the_nearest_two():
+    about = Preprocessing(resize=96, crop=[84, 96], mean=[0.5] * 3, std=[0.25] * 3)
     with pytest.raises(UserError, match=r"a multiple of 14, .* such as 84 or 98; got 96$"):
-        build_for_images("timm/vit_small_patch14_dinov2", 5, {**TINY, "embed_dim": 24}, 96)
+        build_for_images("timm/vit_small_patch14_dinov2", 5, {**TINY, "embed_dim": 24}, about)
 
 
 KNOWN = ["cat", "dog", "cow", "caf\u00e9", "owl"]
@@ -435,6 +440,8 @@ def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run)
     options, found = parsed(*DATA)
     assert found == find_weights("mobilenet_v3_small", "IMAGENET1K_V1").preprocessing()
     assert (options.image_size, options.resize, options.interpolation) == (224, 256, "bilinear")
+    _, found = parsed(*DATA, "--data.image_size=[96,200]")
+    assert (found["crop"], found["resize"]) == ([96, 200], [110, 229])
     options, found = parsed(
         FLOWERS, "--data.train_size=16", *SLIM, f"--model.weights={tiny_run}/checkpoints/best.ckpt"
     )

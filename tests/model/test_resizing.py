@@ -54,3 +54,14 @@ def test_16_bits_keep_their_precision():
     about = Preprocessing(resize=36, crop=32, mean=[0.5] * 2, std=[0.2] * 2, bits=16)
     difference = Resizing(about)(image[None])[0] - prepare(image, about).float()
     assert difference.abs().max() <= 3
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
+def test_inputs_with_unequal_sides_are_those_of_evaluation(fit):
+    generator = torch.Generator().manual_seed(0)
+    about = Preprocessing(resize=[27, 61], crop=[24, 53], fit=fit, mean=[0.5] * 3, std=[0.2] * 3)
+    for size in SIZES:
+        image = torch.randint(256, (3, *size), generator=generator, dtype=torch.uint8)
+        difference = Resizing(about)(image[None])[0] - prepare(image, about)
+        assert difference.shape == (3, 24, 53)
+        assert difference.abs().max() <= 1, size

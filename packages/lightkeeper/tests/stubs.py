@@ -48,7 +48,7 @@ class Files(ImageFilesDataModule):
     def __init__(
         self,
         root: str,
-        image_size: int = 16,
+        image_size: int | tuple[int, int] = 16,
         batch_size: int = 4,
         num_workers: int | None = 0,
         **options: Any,

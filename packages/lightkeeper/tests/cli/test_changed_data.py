@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from lightkeeper.exact import UserError
+from lightkeeper.images import ImageDataModule, read_checkpoint
 from lightkeeper.images._checkpoint import ABOUT
 
 from tests.image_files import write_folder
-from tests.toy import LAST, fit, load, stop_at
+from tests.toy import BEST, LAST, evaluate, fit, load, one_line, stop_at
 
 FILES = ["--data=tests.stubs.Files", "--data.root=images", "--data.batch_size=4"]
 
@@ -82,3 +83,24 @@ def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(work
     (line,) = re.findall("^continuing runs/run in epoch.*; from here on (.*)", printed, re.M)
     assert "--data.on_bad_image is skip, not error" in line
     assert "class_balance is 1.0, not 0.0" in line
+
+
+def test_a_run_keeps_its_height_and_width_which_its_checkpoint_says(workplace, capsys):
+    write_folder(Path("images"), {"red": 20, "blue": 20})
+    sizes = ["--data.image_size=[16,24]", "--data.train_size=[8,12]", "--data.repeats=2"]
+    stop_at(1, *FILES, *sizes)
+    for other in ("[24,16]", "16", "[16,25]"):
+        with pytest.raises(UserError, match=r"--data\.image_size is .* cannot change"):
+            fit(*FILES, *sizes[1:], f"--data.image_size={other}")
+    fit(*FILES, *sizes)
+    assert "from here on" not in capsys.readouterr().err
+    steps = read_checkpoint(BEST)["about"]["preprocessing"]
+    assert (steps["crop"], steps["resize"]) == ([16, 24], [18, 27])
+    data = ImageDataModule.load_from_checkpoint(BEST)
+    assert data.preprocessing == steps
+    assert "[24, 16]" in one_line(lambda: evaluate(f"{BEST}", "--data.image_size=[24,16]"), capsys)
+    for wrong in ("[16]", "[16,24,3]", "[0,16]", "5000", "[16,4097]"):
+        line = one_line(
+            lambda wrong=wrong: fit(*FILES, "--name=other", f"--data.image_size={wrong}"), capsys
+        )
+        assert "--data.image_size" in line

@@ -60,6 +60,44 @@ def test_evaluation_is_what_torchvision_makes_of_the_image(fit, crop, resize):
         require_same(fit_image(v2.PILToTensor()(noise(*shape)), options), noise(*shape), options)
 
 
+@pytest.mark.parametrize("crop", [(32, 128), (21, 7), (64, 65)], ids=str)
+@pytest.mark.parametrize("fit", FITS)
+def test_a_rectangle_is_what_torchvision_makes_of_the_image(fit, crop):
+    height, width = crop
+    options: Any = preprocessing(fit) | {
+        "crop": [*crop],
+        "resize": [9 * height // 8, 9 * width // 8],
+    }
+    for shape in SHAPES:
+        image = v2.PILToTensor()(noise(*shape))
+        size = options["resize"] if fit == "crop" else crop
+        factors = size[0] / shape[1], size[1] / shape[0]
+        factor = max(factors) if fit == "crop" else min(factors)
+        scaled = [max(1, int(side * factor + 1e-9)) for side in (shape[1], shape[0])]
+        steps = {
+            "crop": [v2.Resize(scaled), v2.CenterCrop(crop)],
+            "squash": [v2.Resize(crop)],
+            "pad": [v2.Resize(scaled), Padded(crop, options["mean"])],
+        }[fit]
+        ours = fit_image(image, options)
+        assert ours.shape == (3, *crop)
+        assert (ours.int() - v2.Compose(steps)(image).int()).abs().max() <= ROUNDING
+
+
+class Padded:
+    """Bars of the mean colour on both sides, the larger one at the end."""
+
+    def __init__(self, crop, mean):
+        self.crop = crop
+        self.fill = [round(255 * value) for value in mean]
+
+    def __call__(self, image):
+        rest = [whole - side for whole, side in zip(self.crop, image.shape[1:], strict=True)]
+        upper, left = (side // 2 for side in rest)
+        lower, right = rest[0] - upper, rest[1] - left
+        return v2.functional.pad(image, [left, upper, right, lower], fill=self.fill)
+
+
 @cases(
     "suffix mode size options",
     *(("jpg", mode, (61, 47), {}) for mode in ("L", "CMYK", "YCbCr")),
@@ -143,6 +181,21 @@ def test_training_has_a_size_of_its_own_and_evaluation_keeps_its_own(tmp_path, k
 
 
 @KINDS
+@pytest.mark.parametrize("fit", FITS)
+def test_files_and_datasets_serve_rectangles_in_training_and_evaluation(tmp_path, kind, fit):
+    root = write_folder(tmp_path / "images", {"a": 16, "b": 16}, size=(61, 45))
+    sizes: Any = {"image_size": (14, 35), "train_size": (8, 20), "fit": fit}
+    steps, epoch, (*seen, images, _, _) = served(root, kind, tmp_path, **sizes)
+    assert (steps["crop"], steps["resize"]) == ([14, 35], [16, 40] if fit == "crop" else [14, 35])
+    assert epoch.shape[1:] == (3, 8, 20)
+    assert images.shape[1:] == (3, 14, 35)
+    known = [prepare(file, steps) for file in root.rglob("*.jpg")]
+    for image in [*seen, *images]:
+        assert sum(torch.equal(image, its) for its in known) == 1
+    assert not any(torch.equal(image, its) for image in epoch for its in known)
+
+
+@KINDS
 def test_a_random_interpolation_is_one_of_both_for_each_image_whatever_its_batch(tmp_path, kind):
     root = write_folder(tmp_path / "images", {"a": 16, "b": 16}, size=(61, 45))
     linear, cubic, mixed = (
@@ -163,12 +216,14 @@ def draws(count, seed=0):
     return torch.rand(count, 10, 4, generator=torch.Generator().manual_seed(seed))
 
 
-def torchvisions_boxes(shape, count, scale=(0.08, 1.0)):
+def torchvisions_boxes(shape, count, scale=(0.08, 1.0), aspect: float = 1):
     image: Any = Image.new("L", shape)
     crop = transforms.RandomResizedCrop
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        places = [crop.get_params(image, [*scale], [3 / 4, 4 / 3]) for _ in range(count)]
+        places = [
+            crop.get_params(image, [*scale], [3 / 4 * aspect, 4 / 3 * aspect]) for _ in range(count)
+        ]
     return [(left, upper, left + width, upper + height) for upper, left, height, width in places]
 
 
@@ -196,14 +251,18 @@ def test_a_panorama_gets_torchvisions_central_box(shape):
     *((shape, (0.08, 1.0)) for shape in ((500, 375), (200, 200), (150, 400))),
     ((500, 375), (0.5, 0.6)),
 )
-def test_random_boxes_are_distributed_as_torchvisions_of_the_squashed_image_too(shape, scale, fit):
+@pytest.mark.parametrize("aspect", [1, 2.5])
+def test_random_boxes_are_distributed_as_torchvisions_of_the_squashed_image_too(
+    shape, scale, fit, aspect
+):
     count = 3000
+    boxed = aspect if fit == "crop" else 1  # of a squashed image, aspects are its own
     square = (400, 400) if fit == "squash" else shape
     stretch = np.array([*square, *square]) / np.array([*shape, *shape])
     width, height = shape
-    boxes = [random_box(width, height, tries, scale, fit) for tries in draws(count)]
+    boxes = [random_box(width, height, tries, scale, fit, aspect) for tries in draws(count)]
     ours = np.array(boxes) * stretch
-    theirs = np.array(torchvisions_boxes(square, count, scale), dtype=float)
+    theirs = np.array(torchvisions_boxes(square, count, scale, boxed), dtype=float)
     error = np.sqrt((ours.var(0) + theirs.var(0)) / count)
     assert (np.abs(ours.mean(0) - theirs.mean(0)) < 4 * error + 0.5 * stretch).all()
     assert np.allclose(ours.std(0), theirs.std(0), rtol=0.08)

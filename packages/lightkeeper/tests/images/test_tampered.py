@@ -142,6 +142,8 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(best, tmp_pa
     "change",
     *({"mean": value} for value in (3, "abc", [0.5], {"class_path": "os.system"}, [NAN] * 3)),
     *({"crop": side, "resize": side} for side in ("32", -4, 4097)),
+    *({"crop": sides, "resize": 4096} for sides in ([32], [32, 0], [32] * 3, [32, "32"], {32, 33})),
+    {"crop": [32, 32], "resize": [40, 31]},
     *({"std": [0, 0, 0]}, {"std": None}, {"resize": 3}, {"fit": "stretch"}),
 )
 def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change):

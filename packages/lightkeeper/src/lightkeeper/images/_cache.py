@@ -47,7 +47,8 @@ class ImageCache:
         self.shapes = np.full((len(rows), 2), preprocessing["crop"])
         if is_cropped:
             sizes = np.stack([rows["height"], rows["width"]], axis=1)
-            scale = np.minimum(1.0, preprocessing["resize"] / sizes.min(axis=1, keepdims=True))
+            covering = np.divide(preprocessing["resize"], sizes).max(axis=1, keepdims=True)
+            scale = np.minimum(1.0, covering)
             self.shapes = np.maximum(1, np.round(sizes * scale)).astype(np.int64)
             interpolation = preprocessing.get("interpolation", "bilinear")
             settings = f"shorter side {preprocessing['resize']} {interpolation}"

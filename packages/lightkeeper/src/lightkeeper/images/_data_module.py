@@ -264,12 +264,19 @@ class ImageDataModule(LightningDataModule, ABC):
         for split in ("val", "test"):  # Lightning asks for the test's loader after training
             _require_shares(split, sizes.get(split, world_size), world_size)
 
+    def order(self, epoch: int) -> Tensor:
+        """Returns the order of an epoch's training images without ``class_balance``, int64 (N,).
+
+        It has each image once, and must be a function of the seed and the epoch alone.
+        """
+        return shuffled(len(self.splits["train"]), self.seed, epoch)
+
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in the order of seed and epoch; to overfit, in one order."""
         train = self.splits["train"]
         overfits = getattr(self.trainer, "overfit_batches", 0) > 0
         size = len(train)
-        draw: Callable[[int], Tensor] = partial(shuffled, size, self.seed)
+        draw = self.order
         if self.class_balance > 0:
             draw = partial(
                 weighted_draw,

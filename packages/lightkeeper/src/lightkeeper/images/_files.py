@@ -24,6 +24,7 @@ from ._preprocessing import (
     random_box,
     region_of,
     scale_image,
+    sides_of,
     sufficient_size,
 )
 
@@ -48,7 +49,7 @@ def prepare(
     """Reads an image as evaluation sees it, or crops it at random by ``draws``.
 
     The image is a file, or its pixels, uint8 or uint16 (channels, height, width). The ``content``
-    of a file is read in place of the file. Returns the image, (channels, crop, crop).
+    of a file is read in place of the file. Returns the image, (channels, *crop).
     """
     if isinstance(image, Tensor):
         return fit_pixels(image, preprocessing, draws, scale)
@@ -83,7 +84,8 @@ def _fit(
     """Fits what ``read`` decodes, which for a random crop need be no larger than it is told."""
     if draws is None or scale is None:
         return fit_image(read(None), preprocessing)
-    box = random_box(*size, draws, scale, preprocessing.get("fit", "crop"))
+    height, width = sides_of(preprocessing["crop"])
+    box = random_box(*size, draws, scale, preprocessing.get("fit", "crop"), width / height)
     pixels = read(sufficient_size(size, box, preprocessing))
     return fit_region(region_of(pixels, box, size), preprocessing)
 
@@ -155,7 +157,7 @@ class FileDataset:
         return Path(os.fsdecode(self._prefix + self._names[index]))
 
     def image(self, index: int) -> Tensor:
-        """One image as evaluation sees it, (channels, crop, crop)."""
+        """One image as evaluation sees it, (channels, *crop)."""
         return prepare(self.path(index), self.preprocessing)
 
     def name(self, index: int) -> str:
@@ -185,7 +187,7 @@ def draw_fittings(
 ) -> list[Fitting]:
     """Draws one of several steps for each image, and the numbers of its random crop."""
     draws = uniform(seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES + 1)
-    crops = draws[:, :-1].unflatten(1, (CROP_TRIES, 4))
+    crops = draws[:, :-1].reshape(-1, CROP_TRIES, 4)
     choices = (draws[:, -1] * len(steps)).long().tolist()
     return [(steps[choice], crop, scale) for choice, crop in zip(choices, crops, strict=True)]
 

@@ -241,7 +241,7 @@ class TorchDataset:
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
-        """One image as evaluation sees it, uint8 (3, crop, crop)."""
+        """One image as evaluation sees it, uint8 (3, *crop)."""
         with isolate_rng(include_cuda=False):
             fitting = self.preprocessing, None, None
             return self._sample(_unopened(self.dataset), index, 0, fitting)[0]

@@ -1,8 +1,11 @@
 """The steps that make an image a network's input: plain data, and how pixels are fitted by it."""
 
 import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Literal, NotRequired, TypedDict, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -11,13 +14,16 @@ _GREATEST = 1e30  # of a mean or a deviation
 _LARGEST = 2**12  # pixels on a side: of larger ones a batch would fill the memory
 
 Fit = Literal["crop", "pad", "squash"]
-"""Rules that fit an image to the network's square input, see :class:`Preprocessing`."""
+"""Rules that fit an image to the network's input, see :class:`Preprocessing`."""
 
 Interpolation = Literal["bilinear", "bicubic"]
 """Rules of scaling, always with antialiasing."""
 
 Bands = tuple[int, int]
 """The number of channels and the bits of each, for images that are used as they are stored."""
+
+Size = int | Sequence[int]
+"""Pixels of each side of a square, or height and width."""
 
 Box = tuple[int, int, int, int]
 """Left, upper, right and lower edge of a region, in pixels."""
@@ -27,19 +33,20 @@ class Preprocessing(TypedDict):
     """The steps that make an image the network's input in evaluation.
 
     Attributes:
-        resize: With ``crop``, the length in pixels that the image's shorter side is scaled to.
-        crop: The side in pixels of the network's square input.
-        fit: ``crop``, the default, cuts the square from the centre of the scaled image. ``pad``
-            scales the longer side to ``crop`` and fills the rest with the mean, as colour, alike on
-            both sides. ``squash`` scales both sides to ``crop``, whatever the aspect ratio.
+        resize: With ``fit`` of ``crop``, the length in pixels that the image's shorter side is
+            scaled to; or a height and width that the scaled image just covers.
+        crop: The network's input, in pixels: the side of a square, or height and width.
+        fit: ``crop``, the default, cuts the centre of the scaled image. ``pad`` scales the image to
+            lie just within ``crop`` and fills the rest with the mean, as colour, alike on both
+            sides. ``squash`` scales both sides to ``crop``, whatever the aspect ratio.
         interpolation: ``bilinear``, the default, or ``bicubic``; with antialiasing.
         mean: Subtracted from each channel, on a scale of 0 to 1; there are as many channels.
         std: Divides each channel after that, on the same scale.
         bits: 8 or 16, of images that are used as they are stored; without it, all become 8-bit RGB.
     """
 
-    resize: int
-    crop: int
+    resize: int | list[int]
+    crop: int | list[int]
     fit: NotRequired[Fit]
     interpolation: NotRequired[Interpolation]
     mean: list[float]
@@ -51,21 +58,29 @@ def is_preprocessing(value: object) -> bool:
     """Returns True for a usable :class:`Preprocessing`; a file may say anything."""
     if not isinstance(value, dict):
         return False
-    crop, resize, mean, std = (value.get(name) for name in ("crop", "resize", "mean", "std"))
+    crop, resize = (sides_of(value.get(name)) for name in ("crop", "resize"))
+    mean, std = (value.get(name) for name in ("mean", "std"))
     return (
-        isinstance(crop, int)
-        and isinstance(resize, int)
-        and 1 <= crop <= resize <= _LARGEST
+        0 < len(crop) == len(resize)
+        and all(least <= side for least, side in zip(crop, resize, strict=True))
         and value.get("fit", "crop") in get_args(Fit)
         and value.get("interpolation", "bilinear") in get_args(Interpolation)
         and isinstance(mean, list | tuple)
         and isinstance(std, list | tuple)
-        and 0 < len(mean) == len(std) <= 3 * (_LARGEST / crop) ** 2
+        and 0 < len(mean) == len(std) <= 3 * _LARGEST**2 / math.prod(crop)
         and (len(mean) == 3 or "bits" in value)
         and any(value.get("bits", 8) is bits for bits in (8, 16))
         and all(isinstance(x, int | float) and abs(x) < _GREATEST for x in (*mean, *std))
         and min(std) > 0
     )
+
+
+def sides_of(size: object) -> list[int]:
+    """Returns height and width of a :data:`Size`; nothing if it is none, or too large."""
+    sides: list[object] = [*size] if isinstance(size, list | tuple) else [size, size]
+    whole = [int(side) for side in sides if isinstance(side, int | np.integer)]
+    usable = len(whole) == len(sides) == 2 and 1 <= min(whole) <= max(whole) <= _LARGEST
+    return whole if usable else []
 
 
 def bands_of(preprocessing: Preprocessing) -> Bands | None:
@@ -74,8 +89,8 @@ def bands_of(preprocessing: Preprocessing) -> Bands | None:
 
 
 def empty_images(count: int, preprocessing: Preprocessing) -> Tensor:
-    """Allocates images, uint8 or uint16 (N, channels, crop, crop), in channels-last format."""
-    shape = (count, len(preprocessing["mean"]), preprocessing["crop"], preprocessing["crop"])
+    """Allocates images, uint8 or uint16 (N, channels, *crop), in channels-last format."""
+    shape = (count, len(preprocessing["mean"]), *sides_of(preprocessing["crop"]))
     dtype = torch.uint16 if preprocessing.get("bits") == 16 else torch.uint8
     return torch.empty(shape, dtype=dtype, memory_format=torch.channels_last)
 
@@ -90,66 +105,78 @@ def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Fits a whole image, uint8 or uint16 (channels, height, width), as evaluation sees it.
 
     It is what torchvision's v2 makes of the image, up to rounding: by ``Resize(resize,
-    antialias=True)`` and ``CenterCrop(crop)``, or as :func:`fit_region` does.
+    antialias=True)`` and ``CenterCrop(crop)``, or as :func:`fit_region` does. A ``resize`` of two
+    numbers is the least size that the scaled image has, as by timm's ``ResizeKeepRatio``.
     """
-    height, width = image.shape[1:]
     if preprocessing.get("fit", "crop") != "crop":
         return fit_region(image, preprocessing)
-    crop = preprocessing["crop"]
-    resize = preprocessing["resize"]
-    shorter = min(height, width)
-    shape = int(resize * height / shorter), int(resize * width / shorter)
+    height, width = sides_of(preprocessing["crop"])
+    shape = _scaled_shape(image.shape[1:], preprocessing["resize"], max)
     # Python rounds halves to even numbers, and so does torchvision
-    upper, left = (round((side - crop) / 2) for side in shape)
+    upper, left = round((shape[0] - height) / 2), round((shape[1] - width) / 2)
     scaled = scale_image(image, shape, preprocessing)
-    return scaled[:, upper : upper + crop, left : left + crop]
+    return scaled[:, upper : upper + height, left : left + width]
 
 
 def fit_region(region: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Fits a cropped region of an image to the network's input, as training sees it.
 
-    It is what torchvision's v2 makes of the region: by ``Resize((crop, crop), antialias=True)``, or
-    with ``pad`` by ``Resize(None, max_size=crop, antialias=True)`` and ``Pad``.
+    It is what torchvision's v2 makes of the region: by ``Resize(crop, antialias=True)`` of a height
+    and width, or with ``pad``, of a square, by ``Resize(None, max_size=crop, antialias=True)`` and
+    ``Pad``.
     """
     height, width = shape = _fitted_shape(region.shape[1:], preprocessing)
     scaled = scale_image(region, shape, preprocessing)
-    crop = preprocessing["crop"]
-    if shape == (crop, crop):
+    crop = sides_of(preprocessing["crop"])
+    if [*shape] == crop:
         return scaled
     colour = as_colour(tuple(preprocessing["mean"]), region.device, region.dtype)
-    canvas = colour[:, None, None].repeat(1, crop, crop)
-    upper, left = ((crop - side) // 2 for side in shape)
+    canvas = colour[:, None, None].repeat(1, *crop)
+    upper, left = (crop[0] - height) // 2, (crop[1] - width) // 2
     canvas[:, upper : upper + height, left : left + width] = scaled
     return canvas
 
 
 def _fitted_shape(shape: tuple[int, ...], preprocessing: Preprocessing) -> tuple[int, int]:
     """Returns the height and width that :func:`fit_region` scales a region of a shape to."""
-    crop = preprocessing["crop"]
-    if preprocessing.get("fit") != "pad":
-        return crop, crop
-    longer = max(shape)
-    return max(1, int(crop * shape[0] / longer)), max(1, int(crop * shape[1] / longer))
+    if preprocessing.get("fit") == "pad":
+        return _scaled_shape(shape, preprocessing["crop"], min)
+    height, width = sides_of(preprocessing["crop"])
+    return height, width
+
+
+def _scaled_shape(
+    shape: Sequence[int], size: Size, rule: Callable[..., tuple[int, int]]
+) -> tuple[int, int]:
+    """Scales a height and width by one factor, to cover a size by ``max``, to lie in it by ``min``."""
+    pairs = zip(sides_of(size), shape, strict=True)
+    target, side = rule(pairs, key=lambda pair: pair[0] / pair[1])
+    return max(1, int(target * shape[0] / side)), max(1, int(target * shape[1] / side))
 
 
 def random_box(
-    width: int, height: int, draws: Tensor, scale: tuple[float, float], fit: Fit = "crop"
+    width: int,
+    height: int,
+    draws: Tensor,
+    scale: tuple[float, float],
+    fit: Fit = "crop",
+    aspect: float = 1.0,
 ) -> Box:
     """Chooses the region that Inception-style training crops (Szegedy et al., 2015).
 
     See https://arxiv.org/abs/1409.4842. It has a random share of the area and an aspect ratio from
-    3:4 to 4:3, uniform in its logarithm; with ``pad`` and ``squash`` these are multiples of the
-    image's own. ``draws`` are float (tries, 4) in [0, 1): area, aspect ratio, horizontal and
+    3:4 to 4:3 times ``aspect``, that of the network's input, uniform in its logarithm; with ``pad``
+    and ``squash`` these are multiples of the image's own. ``draws`` are float (tries, 4) in [0, 1): area, aspect ratio, horizontal and
     vertical place. The first try that fits is used, or else the largest central region that is
     allowed.
     """
     if fit != "crop" and scale[0] == 1:  # rounding would cut rows off
         return 0, 0, width, height
-    usual = 1 if fit == "crop" else width / height
+    usual = aspect if fit == "crop" else width / height
     for area, ratio, x, y in draws.tolist():
         pixels = width * height * (scale[0] + (scale[1] - scale[0]) * area)
-        aspect = usual * (3 / 4) ** (1 - 2 * ratio)
-        w, h = round((pixels * aspect) ** 0.5), round((pixels / aspect) ** 0.5)
+        drawn = usual * (3 / 4) ** (1 - 2 * ratio)
+        w, h = round((pixels * drawn) ** 0.5), round((pixels / drawn) ** 0.5)
         if 0 < w <= width and 0 < h <= height:
             left, upper = int(x * (width - w + 1)), int(y * (height - h + 1))
             return left, upper, left + w, upper + h

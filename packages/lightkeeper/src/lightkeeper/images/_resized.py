@@ -1,14 +1,16 @@
 """The base of data modules whose images have any size: resized and cropped in loader workers."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from jsonargparse.typing import OpenUnitInterval, PositiveInt
 
 from ..exact._errors import require
 from ._data_module import ImageDataModule
-from ._preprocessing import Fit, Interpolation, Preprocessing, is_preprocessing
+from ._preprocessing import Fit, Interpolation, Preprocessing, Size, is_preprocessing, sides_of
 from ._splits import hashed_split
+
+_Size: TypeAlias = PositiveInt | tuple[PositiveInt, PositiveInt]
 
 IMAGENET_MEAN = [0.485, 0.456, 0.406]
 IMAGENET_STD = [0.229, 0.224, 0.225]
@@ -18,15 +20,15 @@ class ResizedDataModule(ImageDataModule):
     """Images of any size, resized in loader workers.
 
     Args:
-        image_size: The pixels of each side that the network sees, by default 224.
-            Pretrained weights bring their own, with ``resize``, ``interpolation``, ``mean`` and
+        image_size: The pixels of each side that the network sees, by default 224; or height and
+            width, as in ``[128,512]``. Pretrained weights bring their own, with ``resize``, ``interpolation``, ``mean`` and
             ``std``.
-        fit: How an image becomes a square: ``crop``, ``pad`` or ``squash``. ``crop``, the default,
-            resizes the shorter side to ``resize`` and crops the centre; ``pad`` resizes the longer
+        fit: How an image gets that shape: ``crop``, ``pad`` or ``squash``. ``crop``, the default,
+            resizes the image to cover ``resize`` and crops the centre; ``pad`` resizes the longer
             side and adds bars of the mean colour; ``squash`` resizes both sides, which changes the
             aspect ratio. Training does the same to random crops.
-        resize: Advanced: The pixels that the shorter side is scaled to before. By default 8/7 of
-            ``image_size``.
+        resize: Advanced: The pixels that the shorter side is scaled to before, or a height and
+            width to cover. By default 8/7 of ``image_size``.
         interpolation: Advanced: Scales images, always with antialiasing: ``bilinear``, the default,
             or ``bicubic``.
         train_size: The pixels of each side in training, by default ``image_size``. Less costs less,
@@ -42,11 +44,11 @@ class ResizedDataModule(ImageDataModule):
 
     def __init__(
         self,
-        image_size: PositiveInt | None = None,
+        image_size: _Size | None = None,
         fit: Fit | None = None,
-        resize: PositiveInt | None = None,
+        resize: _Size | None = None,
         interpolation: Interpolation | None = None,
-        train_size: PositiveInt | None = None,
+        train_size: _Size | None = None,
         train_interpolation: Interpolation | Literal["random"] | None = None,
         crop_scale: tuple[float, float] | None = (0.08, 1.0),
         val_fraction: OpenUnitInterval = 0.1,
@@ -54,11 +56,15 @@ class ResizedDataModule(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.image_size = int(image_size or 224)
-        self.resize = int(resize or self.image_size * 8 // 7)
+        sizes = {"image_size": image_size, "resize": resize, "train_size": train_size}
+        for option, size in sizes.items():
+            usable = size is None or sides_of(size)
+            require(bool(usable), option, size, "pixels, or [height, width], from 1 to 4096")
+        self.image_size = _plain(image_size or 224)
+        self.resize = _plain(resize or [side * 8 // 7 for side in sides_of(self.image_size)])
         self.fit: Fit = fit or "crop"
         self.interpolation: Interpolation = interpolation or "bilinear"
-        self.train_size = int(train_size or self.image_size)
+        self.train_size = _plain(train_size or self.image_size)
         self.train_interpolation = train_interpolation or self.interpolation
         smallest, largest = crop_scale or (1, 1)
         require(
@@ -109,10 +115,17 @@ class ResizedDataModule(ImageDataModule):
         steps = self.preprocessing
         is_random = self.train_interpolation == "random"
         kinds = get_args(Interpolation) if is_random else [self.train_interpolation]
-        resize = steps["resize"] * self.train_size // self.image_size
-        sizes = {"crop": self.train_size, "resize": resize}
+        sides = map(sides_of, (steps["resize"], self.train_size, self.image_size))
+        resize = [whole * train // size for whole, train, size in zip(*sides, strict=True)]
+        sizes = {"crop": self.train_size, "resize": _plain(resize)}
         return [cast(Preprocessing, {**steps, **sizes, "interpolation": kind}) for kind in kinds]
 
     def hashed_split(self, names: Iterable[str]) -> dict[str, list[int]]:
         """Cuts files with these names into splits by hashes of the names; returns positions."""
         return hashed_split(names, self.fractions, self.split_seed, "all images")
+
+
+def _plain(size: Size) -> int | list[int]:
+    """Returns one number for a square, and otherwise height and width, as checkpoints hold them."""
+    height, width = sides_of(size)
+    return height if height == width else [height, width]

@@ -1,5 +1,6 @@
 """What a checkpoint names: nothing in the file chooses what is imported, or fills the memory."""
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
@@ -18,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from ..exact._errors import UserError, listed, printable
 from ..exact._plain import inside, split_plain
+from ._preprocessing import sides_of
 from ._schema import require_fit
 from ._upstream import limited_tensors
 
@@ -199,14 +201,14 @@ def limited_by(weights: Mapping[str, Tensor], options: Mapping[str, Any]) -> Ite
     refusal = UserError(
         "the checkpoint describes a network that is far larger than its weights; it was changed"
     )
-    images = options.get("preprocessing", {"mean": [], "crop": 0})
+    images = options.get("preprocessing", {"mean": [], "crop": 1})
     sides = [max(value.shape, default=1) for value in weights.values()]
     arguments = [leaf for leaf in _leaves(options.get("arch_args")) if isinstance(leaf, int)]
     outputs = max(len(options.get("class_names", ())), len(images["mean"]))
     if outputs > max(sides, default=0) or max(arguments, default=0) > _LARGEST_ARGUMENT:
         raise refusal
     left = _ROOM + sum(_OVERHEAD + 2 * value.numel() for value in weights.values())
-    most = left + 2 * _CHANNELS * images["crop"] ** 2
+    most = left + 2 * _CHANNELS * math.prod(sides_of(images["crop"]))
 
     def count(_module: nn.Module, _name: str, tensor: Tensor | None) -> None:
         nonlocal left
