@@ -15,11 +15,11 @@ from lightkeeper.exact import UserError
 from lightkeeper.images._checkpoint import ABOUT
 from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest, bootstrap
-from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.nn import functional as F
 
-from project.analysis.evaluation import Evaluation, auroc, bootstrap_intervals
+from project.analysis.evaluation import Evaluation, bootstrap_intervals
 from project.analysis.tables import class_rates, class_table
 from tests.conftest import (
     QUIET,
@@ -177,6 +177,10 @@ def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
             for name, share in zip(names, found, strict=True)
             if share >= min(least, max(found))
         ]
+    for name, value in {"temperature": 0.0, "coverage": [0.5]}.items():
+        torch.save(content | {ABOUT: content[ABOUT] | {name: value}}, checkpoint)
+        with pytest.raises(UserError, match=f"is damaged: about.{name} must be "):
+            label(checkpoint, tmp_path / "photos")
 
 
 def text_of(page: Path) -> str:
@@ -199,10 +203,12 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     for name, row in zip(metrics["class_names"], class_rates(metrics["test"]), strict=True):
         cells = ""
         for total in (row["predicted"], row["total"]):
-            ends = proportion_ci(row["hits"], total) if total else None
-            cells += f"{100 * row['hits'] / total:.1f}%" if total else "-"
-            low, high = (100 * ends.low, 100 * ends.high) if ends else (0, 100)
-            cells += f"{row['hits']}/{total},{low:.1f}to{high:.1f}%"
+            if total == 0:
+                cells += "-"
+                continue
+            ends = proportion_ci(row["hits"], total)
+            counts = f"{row['hits']}/{total},{100 * ends.low:.1f}to{100 * ends.high:.1f}%"
+            cells += f"{100 * row['hits'] / total:.1f}%{counts}"
         places.append((text.index(f"{name}{cells}{row['f1']:.4f}"), row["f1"]))
     assert [f1 for _, f1 in sorted(places)] == sorted(f1 for _, f1 in places)
     record = read_json(tiny_run / "run.json")
@@ -226,42 +232,25 @@ def proportion_ci(hits, total):
     return binomtest(hits, total).proportion_ci(method="wilson")
 
 
-@pytest.mark.parametrize("size", [1, 4])
-def test_intervals_of_groups_are_those_of_scipy_over_groups(size):
-    """Images of a group are copies, so that the interval must not shrink as they are repeated."""
+def test_intervals_are_those_of_scipy_and_are_over_groups():
+    """Of images that are each there four times the interval is as wide, if these are a group."""
     generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(2, (60,), generator=generator)
-    shares = (torch.randn(60, generator=generator) + labels).sigmoid()
-    data = [(labels[at], shares[at]) for at in range(60)]
-
-    def of(name, drawn):
-        true, share = torch.tensor([data[at] for at in drawn]).T.double()
-        if name == "auroc":
-            return roc_auc_score(true, share)
-        average = {"average": "macro"} if name == "f1" else {}
-        return (f1_score if name == "f1" else accuracy_score)(true, share > 0.5, **average)
-
-    labels, shares = labels.repeat_interleave(size), shares.repeat_interleave(size)
-    probabilities = torch.stack([1 - shares, shares], dim=1)
+    labels = torch.randint(2, (80,), generator=generator)
+    shares = (torch.randn(80, generator=generator) + labels).sigmoid()
+    rows = torch.arange(80).repeat_interleave(4)
+    probabilities = torch.stack([1 - shares, shares], dim=1)[rows]
     nothing: Any = None
-    test = Evaluation(
-        *(nothing, nothing, labels, probabilities.argmax(1), shares, shares, shares[:, None]),
-        *(probabilities, {}),
-    )
-    found = bootstrap_intervals(test, torch.arange(60).repeat_interleave(size))
-    assert auroc(shares, labels, torch.ones(60 * size).double()) == pytest.approx(
-        of("auroc", range(60))
-    )
-    for name, ends in found.items():
-        expected = bootstrap(
-            (np.arange(60),),
-            lambda drawn, name=name: of(name, drawn),
-            vectorized=False,
-            n_resamples=999,
-            method="percentile",
-            random_state=0,
-        ).confidence_interval
-        assert ends == pytest.approx([*expected], abs=0.025)
+    parts = (labels[rows], probabilities.argmax(1), shares[rows], shares[rows], probabilities)
+    found = bootstrap_intervals(Evaluation(nothing, nothing, *parts, probabilities, {}), rows)
+    data = (labels.numpy(), shares.numpy())
+    measures: dict[str, Any] = {
+        "accuracy": lambda true, share: ((share > 0.5) == true).mean(),
+        "auroc": roc_auc_score,
+    }
+    for name, measure in measures.items():
+        options: Any = {"paired": True, "vectorized": False, "method": "percentile", "rng": 0}
+        expected = bootstrap(data, measure, n_resamples=400, **options).confidence_interval
+        assert found[name] == pytest.approx([*expected], abs=0.03)
 
 
 class Flat(nn.Sequential):

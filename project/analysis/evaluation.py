@@ -2,15 +2,16 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from lightkeeper.images import ImageDataModule, ImageFilesDataModule, Predictions
 from torch import Tensor
+from torchmetrics.functional.classification import binary_auroc
 
 import project.data  # noqa: F401  # registers the data modules that checkpoints name
 from project.model import ImageClassifier
-from project.model.metrics import macro_f1
+from project.model.metrics import Results, macro_f1
 
 
 @dataclass
@@ -18,7 +19,7 @@ class Evaluation(Predictions):
     """A model's predictions for all images of a split; NaN for those without a label."""
 
     probabilities: Tensor
-    metrics: dict[str, Any]
+    metrics: Results
     """Those that ``python -m project.evaluate`` reports, with any that the model adds."""
 
     @property
@@ -49,7 +50,7 @@ def evaluate_split(
 
 
 def with_probabilities(
-    model: ImageClassifier, predictions: Predictions, metrics: dict[str, Any]
+    model: ImageClassifier, predictions: Predictions, metrics: Results
 ) -> Evaluation:
     """Adds the probabilities of all classes to predictions that have logits."""
     unknown = ~predictions.known[:, None]
@@ -63,51 +64,34 @@ def groups_of(predictions: Predictions, data: ImageDataModule) -> Tensor:
     """Numbers the groups of images, such as patients, int64 (N,); each its own if there are none."""
     files = data.files() if isinstance(data, ImageFilesDataModule) else []
     group_of = {file.path: file.group for file in files}
-    paths = [predictions.path(row) for row in range(len(predictions.labels))]
+    paths = map(predictions.path, range(len(predictions.labels)))
     names = [group_of.get(path, path) for path in paths]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return torch.tensor([numbers[name] for name in names])
+    return torch.from_numpy(np.unique(names, return_inverse=True)[1])
 
 
 def bootstrap_intervals(test: Evaluation, groups: Tensor) -> dict[str, list[float]]:
     """Returns 95% intervals of accuracy, macro F1 and, of two classes, AUROC.
 
     Percentiles over 1,000 draws of whole groups, as images of one are alike (Davison and Hinkley,
-    1997, sections 3.8 and 5.3).
+    1997, sections 3.8 and 5.3); AUROC over those with both classes.
 
     Args:
         test: Images of one class each.
         groups: The group of each image, int64 (N,), from 0.
     """
-    labels, predicted, groups = (x[test.known] for x in (test.labels, test.predicted, groups))
+    known = test.known.nonzero().flatten()
     classes = test.probabilities.shape[1]
-    cells, count = labels * classes + predicted, int(groups.max()) + 1
+    count = int(groups.max()) + 1
     generator = torch.Generator().manual_seed(0)
     values: dict[str, list[float]] = defaultdict(list)
     for _ in range(1_000):
-        drawn = torch.randint(count, (count,), generator=generator)
-        weights = drawn.bincount(minlength=count)[groups].double()
-        confusion = cells.bincount(weights, classes**2).view(classes, classes)
+        drawn = torch.randint(count, (count,), generator=generator).bincount(minlength=count)
+        rows = known.repeat_interleave(drawn[groups[known]])
+        cells = test.labels[rows] * classes + test.predicted[rows]
+        confusion = cells.bincount(minlength=classes**2).view(classes, classes)
         values["accuracy"].append(float(confusion.trace() / confusion.sum()))
         values["f1"].append(macro_f1(confusion))
-        if classes == 2:
-            values["auroc"].append(auroc(test.probabilities[test.known][:, 1], labels, weights))
-    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
-    rows = {name: torch.tensor(row, dtype=torch.float64) for name, row in values.items()}
-    return {name: row.nanquantile(ends).tolist() for name, row in rows.items()}
-
-
-def auroc(shares: Tensor, labels: Tensor, weights: Tensor) -> float:
-    """Returns how often a positive image has the greater share than a negative one (Hanley, 1982).
-
-    Ties count half; NaN without both. torchmetrics takes no weights.
-
-    Args:
-        shares: float (N,).
-        labels: 0 and 1, int64 (N,).
-        weights: How often each image counts, float64 (N,).
-    """
-    places = shares.unique(return_inverse=True)[1]
-    negative, positive = (places.bincount(weights * (labels == label)) for label in (0, 1))
-    below = negative.cumsum(0) - negative / 2
-    return float((positive * below).sum() / (positive.sum() * negative.sum()))
+        if classes == 2 and confusion.sum(1).all():
+            auroc = binary_auroc(test.probabilities[rows, 1], test.labels[rows])
+            values["auroc"].append(float(auroc))
+    return {name: np.quantile(row, [0.025, 0.975]).tolist() for name, row in values.items()}

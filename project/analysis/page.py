@@ -15,11 +15,12 @@ from lightkeeper.exact import UserError
 from lightkeeper.images import ImageDataModule
 from matplotlib.figure import Figure
 from PIL import Image
-from torch import Tensor, ones, stack, tensor
+from torch import Tensor, stack, tensor
+from torchmetrics.functional.classification import binary_auroc
 from torchvision.transforms.v2.functional import resize
 
 from project.analysis.calibration import abstention_figure, reliability, reliability_figure
-from project.analysis.evaluation import Evaluation, auroc, bootstrap_intervals, groups_of
+from project.analysis.evaluation import Evaluation, bootstrap_intervals, groups_of
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import (
     PANELS,
@@ -44,7 +45,8 @@ def render(
 ) -> str:
     """Renders the page; ``images`` are sections, or ``missing``: why there are none."""
     config = run / "config.yaml"
-    curves, steps_per_epoch = read_curves(run), read_steps_per_epoch(run)
+    curves = read_curves(run)
+    steps_per_epoch = read_steps_per_epoch(run)
     names = metrics["class_names"]
     confusion = tensor(metrics["test"]["confusion_matrix"])
     has_matrix = confusion.dim() == 2 and len(names) <= _MOST_NAMES
@@ -119,7 +121,9 @@ def image_sections(
 
 def _of_one_class(model: ImageClassifier, test: Evaluation, groups: Tensor) -> dict[str, object]:
     """Returns intervals, the most confused pairs, and of two classes ROC and precision-recall."""
-    names, labels, known = model.class_names, test.labels, test.known
+    names = model.class_names
+    labels = test.labels
+    known = test.known
     pairs = Counter(
         (true, predicted)
         for true, predicted in zip(labels.tolist(), test.predicted.tolist(), strict=True)
@@ -137,16 +141,18 @@ def _of_one_class(model: ImageClassifier, test: Evaluation, groups: Tensor) -> d
                 "images": _describe_images(model, test, surest),
             }
         )
-    sections: dict[str, object] = {"pairs": confused}
-    sections["intervals"] = bootstrap_intervals(test, groups)
+    intervals = bootstrap_intervals(test, groups)
+    sections: dict[str, object] = {"pairs": confused, "intervals": intervals}
     if len(names) == 2:
         positive = getattr(model, "positive", 1)
-        shares, is_positive = test.probabilities[known][:, positive], (labels == positive)[known]
+        of_positive = test.probabilities[known, positive], (labels[known] == positive).long()
         threshold = (model.thresholds or {}).get(names[positive], 0.5)
-        figures = ranking_figures(shares, is_positive.long(), threshold)
-        sections["auroc"] = auroc(shares, is_positive.long(), ones(len(shares)).double())
-        sections["ranking"] = [_png_url(figure) for figure in figures]
-        sections["positive"] = names[positive]
+        figures = ranking_figures(*of_positive, threshold)
+        sections |= {
+            "auroc": float(binary_auroc(*of_positive)),
+            "ranking": [_png_url(figure) for figure in figures],
+            "positive": names[positive],
+        }
     return sections
 
 

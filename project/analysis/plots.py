@@ -17,7 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
-from torchmetrics.functional.classification import binary_precision_recall_curve, binary_roc
+from torchmetrics.classification import BinaryPrecisionRecallCurve, BinaryROC
+from torchmetrics.functional.classification import (
+    binary_precision,
+    binary_recall,
+    binary_specificity,
+)
 
 from project.analysis.tables import RATES
 
@@ -191,29 +196,20 @@ def ranking_figures(shares: Tensor, is_positive: Tensor, threshold: float) -> li
         is_positive: int64 (N,).
         threshold: The probability from which an image is positive.
     """
-    alarms, hits, _ = binary_roc(shares, is_positive)
-    precision, recall, _ = binary_precision_recall_curve(shares, is_positive)
-    called = shares >= threshold
-    true = int((called & (is_positive == 1)).sum())
-    sensitivity = true / max(int(is_positive.sum()), 1)
-    alarm = (int(called.sum()) - true) / max(int((is_positive == 0).sum()), 1)
-    curves = {
-        ("false alarms (1 - specificity)", "sensitivity"): (alarms, hits, alarm, sensitivity),
-        ("recall (sensitivity)", "precision"): (
-            *(recall, precision, sensitivity, true / max(int(called.sum()), 1)),
-        ),
-    }
+    decided = (shares >= threshold).long()
+    recall = binary_recall(decided, is_positive)
+    points = [
+        (1 - binary_specificity(decided, is_positive), recall),
+        (recall, binary_precision(decided, is_positive)),
+    ]
     figures = []
-    for (xlabel, ylabel), (x, y, *point) in curves.items():
-        figure = Figure(figsize=(4.6, 3.6), layout="constrained", dpi=110)
-        axes = figure.add_subplot(
-            xlabel=xlabel, ylabel=ylabel, xlim=(-0.01, 1.01), ylim=(-0.01, 1.01)
-        )
-        axes.plot(x, y)
+    for metric, point in zip((BinaryROC(), BinaryPrecisionRecallCurve()), points, strict=True):
+        figures.append(Figure(figsize=(4.6, 3.6), layout="constrained", dpi=110))
+        axes = figures[-1].add_subplot()
+        metric.update(shares, is_positive)
+        metric.plot(ax=axes)
         axes.plot(*point, "o", color="C1", label=f"threshold {threshold:.4g}")
-        axes.grid(alpha=0.3)
         axes.legend(loc="lower center")
-        figures.append(figure)
     return figures
 
 

@@ -64,7 +64,8 @@ def final_metrics(trainer: Trainer, model: LightningModule, run: RunFolder, best
 
 def record_of(trainer: Trainer, command: str, started: datetime, resumed_step: int) -> Metrics:
     """Returns how a run was made: its last command, that one's duration, and the hardware."""
-    device, ended = trainer.strategy.root_device, datetime.now()
+    ended = datetime.now()
+    device = trainer.strategy.root_device
     name = str(torch.cpu.get_capabilities().get("cpu_name") or device.type)
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
