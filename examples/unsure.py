@@ -1,16 +1,22 @@
 """A command: the images of a folder that a checkpoint is least sure of, the first to label by hand.
 
+Or those that most resemble no class, with --by energy.
+
 python -m examples.unsure runs/NAME/checkpoints/best.ckpt photos --count 50 > unsure.csv
 """
 
 import csv
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError
+
+if TYPE_CHECKING:
+    from project.model import ImageClassifier
 
 
 def parser() -> CommandParser:
@@ -19,6 +25,9 @@ def parser() -> CommandParser:
     parser.add_argument("checkpoint", type=str, help="The checkpoint.")
     parser.add_argument("folder", type=Path, help="A folder of images, at any depth.")
     parser.add_argument("--count", type=PositiveInt, default=20, help="How many to list.")
+    parser.add_argument(
+        "--by", type=Literal["confidence", "energy"], default="confidence", help="What to sort by."
+    )
     parser.add_import()
     return parser
 
@@ -34,11 +43,33 @@ def main(options: Namespace) -> None:
     if not paths:
         raise UserError(f"there are no images in '{options.folder}'", "folder")
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
-    rows = zip(paths, model.predict_files(paths), strict=True)
-    unsure = sorted(rows, key=lambda row: row[1].probability)[: options.count]
+    best = model.predict_files(paths)
+    scores = [prediction.probability for prediction in best]
+    if options.by == "energy":
+        scores = log_sums(model, paths)
+    unsure = sorted(zip(scores, paths, best, strict=True), key=lambda row: row[0])
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["path", "label", "confidence"])
-    writer.writerows([path, best.label, f"{best.probability:.4f}"] for path, best in unsure)
+    writer.writerow(["path", "label", options.by])
+    writer.writerows(
+        [path, prediction.label, f"{score:.4f}"]
+        for score, path, prediction in unsure[: options.count]
+    )
+
+
+def log_sums(model: "ImageClassifier", paths: list[Path]) -> list[float]:
+    """Returns the negative energy of each image, low if it resembles no class.
+
+    Liu et al., 2020, https://arxiv.org/abs/2010.03759, section 3.1.
+    """
+    from lightkeeper.images import prepare
+    from torch import inference_mode, stack
+
+    sums = list[float]()
+    for start in range(0, len(paths), 64):
+        images = [prepare(path, model.preprocessing) for path in paths[start : start + 64]]
+        with inference_mode():
+            sums += model.evaluation_logits(stack(images).to(model.device)).logsumexp(1).tolist()
+    return sums
 
 
 if __name__ == "__main__":

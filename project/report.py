@@ -12,7 +12,7 @@ def parser() -> CommandParser:
     """Returns the parser of the options."""
     parser = CommandParser(
         prog="python -m project.report",
-        description="Writes one HTML page about a finished run: metrics, curves, confusion matrix,"
+        description="Writes one HTML page about a finished run: metrics with 95% intervals, curves,"
         " classes, calibration, mistakes, Grad-CAM and configuration. It needs no network, so it can"
         " be sent as it is.",
         epilog="example: python -m project.report runs/NAME --output page.html",
@@ -47,7 +47,7 @@ def main(options: Namespace) -> None:
     moved = {} if options.root is None else {"root": options.root}
     try:
         data = ImageDataModule.load_from_checkpoint(best, **moved)
-        sections = image_sections(model, evaluate_split(model, data))
+        sections = image_sections(model, evaluate_split(model, data), data)
     except UserError as error:
         missing = f"--{error}" if error.option == "root" else str(error)
         note(f"without images: {missing}")

@@ -8,14 +8,18 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightkeeper.exact import UserError
 from lightkeeper.images._checkpoint import ABOUT
 from scipy.optimize import minimize_scalar
+from scipy.stats import binomtest, bootstrap
+from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.nn import functional as F
 
+from project.analysis.evaluation import Evaluation, bootstrap_intervals
 from project.analysis.tables import class_rates, class_table
 from tests.conftest import (
     QUIET,
@@ -82,7 +86,7 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     count = right(cli.model, sorted((root / "test").rglob("*.*")))
     assert (measured["correct"], measured["total"]) == (count, 3 * len(names))
     printed = capsys.readouterr()
-    assert f"({count}/{3 * len(names)})" in printed.out
+    assert f"({count}/{3 * len(names)}, " in printed.out
     rates = measured["per_class"]
     assert class_table(list(rates), list(rates.values())) in printed.out
     assert [*rates] == names
@@ -173,6 +177,10 @@ def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
             for name, share in zip(names, found, strict=True)
             if share >= min(least, max(found))
         ]
+    for name, value in {"temperature": 0.0, "coverage": [0.5]}.items():
+        torch.save(content | {ABOUT: content[ABOUT] | {name: value}}, checkpoint)
+        with pytest.raises(UserError, match=f"is damaged: about.{name} must be "):
+            label(checkpoint, tmp_path / "photos")
 
 
 def text_of(page: Path) -> str:
@@ -189,18 +197,60 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     for split, measured in (("test", metrics["test"]), ("validation", metrics["val"])):
         of = f"{measured['correct']} of {measured['total']}"
         assert f"{100 * measured['accuracy']:.2f}%{split} accuracy, {of}" in shown
-    rows = class_table(metrics["class_names"], class_rates(metrics["test"])).splitlines()[1:]
-    text = "".join(shown.split())
-    places = [text.index("".join(row.split())) for row in rows]
-    f1 = [float(row.split()[-2]) for row in rows]
-    assert [value for _, value in sorted(zip(places, f1, strict=True))] == sorted(f1)
+    ends = proportion_ci(metrics["test"]["correct"], metrics["test"]["total"])
+    assert f"95% interval {100 * ends.low:.1f} to {100 * ends.high:.1f}%" in shown
+    text, places = "".join(shown.split()), []
+    for name, row in zip(metrics["class_names"], class_rates(metrics["test"]), strict=True):
+        cells = ""
+        for total in (row["predicted"], row["total"]):
+            if total == 0:
+                cells += "-"
+                continue
+            ends = proportion_ci(row["hits"], total)
+            counts = f"{row['hits']}/{total},{100 * ends.low:.1f}to{100 * ends.high:.1f}%"
+            cells += f"{100 * row['hits'] / total:.1f}%{counts}"
+        places.append((text.index(f"{name}{cells}{row['f1']:.4f}"), row["f1"]))
+    assert [f1 for _, f1 in sorted(places)] == sorted(f1 for _, f1 in places)
+    record = read_json(tiny_run / "run.json")
+    assert record["command"].startswith("python -m project.fit --data=SyntheticFlowersDataModule")
+    assert all(str(text) in shown for name, text in record.items() if name != "resumed_step")
     assert f"Best on the validation set in epoch {metrics['epoch']}, by val/accuracy" in shown
     sources = re.findall(r"\s(?:src|href|srcset)=.(.{5})", path.read_text())
-    assert {*sources} == {"data:"}
+    assert {source for source in sources if source[0] != "#"} == {"data:"}
     images = re.findall(r"data:image/(\w+);base64,", path.read_text())
     wrong = metrics["test"]["total"] - (correct := metrics["test"]["correct"])
-    photos = min(wrong, 12) + 2 * (min(correct, 6) + min(wrong, 6))
-    assert (images.count("png"), images.count("jpeg")) == (4, photos)
+    matrix = np.array(metrics["test"]["confusion_matrix"])
+    np.fill_diagonal(matrix, 0)
+    confused = sorted(matrix[matrix > 0].tolist(), reverse=True)[:6]
+    pairs = sum(min(count, 4) for count in confused)
+    assert all(f": {count}/" in shown for count in confused)
+    photos = min(wrong, 12) + 2 * (min(correct, 6) + min(wrong, 6)) + pairs
+    assert (images.count("png"), images.count("jpeg")) == (7, photos)
+
+
+def proportion_ci(hits, total):
+    return binomtest(hits, total).proportion_ci(method="wilson")
+
+
+def test_intervals_are_those_of_scipy_and_are_over_groups():
+    """Of images that are each there four times the interval is as wide, if these are a group."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(2, (80,), generator=generator)
+    shares = (torch.randn(80, generator=generator) + labels).sigmoid()
+    rows = torch.arange(80).repeat_interleave(4)
+    probabilities = torch.stack([1 - shares, shares], dim=1)[rows]
+    nothing: Any = None
+    parts = (labels[rows], probabilities.argmax(1), shares[rows], shares[rows], probabilities)
+    found = bootstrap_intervals(Evaluation(nothing, nothing, *parts, probabilities, {}), rows)
+    data = (labels.numpy(), shares.numpy())
+    measures: dict[str, Any] = {
+        "accuracy": lambda true, share: ((share > 0.5) == true).mean(),
+        "auroc": roc_auc_score,
+    }
+    for name, measure in measures.items():
+        options: Any = {"paired": True, "vectorized": False, "method": "percentile", "rng": 0}
+        expected = bootstrap(data, measure, n_resamples=400, **options).confidence_interval
+        assert found[name] == pytest.approx([*expected], abs=0.03)
 
 
 class Flat(nn.Sequential):

@@ -20,7 +20,7 @@ def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
     names = [path.relative_to(tiny_run).as_posix() for path in tiny_run.rglob("*.*")]
     left = {re.sub(r"\.(vm|tfevents).*", "", name) for name in names}
     assert left == {
-        *("config.yaml", "metrics.json", "metrics.csv", "events.out"),
+        *("config.yaml", "metrics.json", "run.json", "metrics.csv", "events.out"),
         *("plots/curves.png", "plots/confusion_matrix.png", "plots/classes.png"),
         *("checkpoints/best.ckpt", "checkpoints/last.ckpt"),
     }

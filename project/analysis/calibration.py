@@ -33,10 +33,9 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         logits: float (N, classes).
         labels: int64 (N,).
     """
-    logits, log_temperature = logits.double(), torch.zeros((), dtype=torch.float64)
-    optimizer = LBFGS(
-        [log_temperature.requires_grad_()], max_iter=100, line_search_fn="strong_wolfe"
-    )
+    logits = logits.double()
+    log_temperature = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimizer = LBFGS([log_temperature], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()

@@ -1,14 +1,17 @@
-"""A split's predictions and metrics, as plots and tables need them."""
+"""A split's predictions, metrics and intervals, as plots and tables need them."""
 
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
-from lightkeeper.images import ImageDataModule, Predictions
+from lightkeeper.images import ImageDataModule, ImageFilesDataModule, Predictions
 from torch import Tensor
+from torchmetrics.functional.classification import binary_auroc
 
 import project.data  # noqa: F401  # registers the data modules that checkpoints name
 from project.model import ImageClassifier
+from project.model.metrics import Results, macro_f1
 
 
 @dataclass
@@ -16,7 +19,7 @@ class Evaluation(Predictions):
     """A model's predictions for all images of a split; NaN for those without a label."""
 
     probabilities: Tensor
-    metrics: dict[str, Any]
+    metrics: Results
     """Those that ``python -m project.evaluate`` reports, with any that the model adds."""
 
     @property
@@ -47,7 +50,7 @@ def evaluate_split(
 
 
 def with_probabilities(
-    model: ImageClassifier, predictions: Predictions, metrics: dict[str, Any]
+    model: ImageClassifier, predictions: Predictions, metrics: Results
 ) -> Evaluation:
     """Adds the probabilities of all classes to predictions that have logits."""
     unknown = ~predictions.known[:, None]
@@ -55,3 +58,40 @@ def with_probabilities(
     with torch.inference_mode():
         probabilities = model.probabilities(predictions.logits.to(model.device)).cpu()
     return Evaluation(**vars(predictions), probabilities=probabilities, metrics=metrics)
+
+
+def groups_of(predictions: Predictions, data: ImageDataModule) -> Tensor:
+    """Numbers the groups of images, such as patients, int64 (N,); each its own if there are none."""
+    files = data.files() if isinstance(data, ImageFilesDataModule) else []
+    group_of = {file.path: file.group for file in files}
+    paths = map(predictions.path, range(len(predictions.labels)))
+    names = [group_of.get(path, path) for path in paths]
+    return torch.from_numpy(np.unique(names, return_inverse=True)[1])
+
+
+def bootstrap_intervals(test: Evaluation, groups: Tensor) -> dict[str, list[float]]:
+    """Returns 95% intervals of accuracy, macro F1 and, of two classes, AUROC.
+
+    Percentiles over 1,000 draws of whole groups, as images of one are alike (Davison and Hinkley,
+    1997, sections 3.8 and 5.3); AUROC over those with both classes.
+
+    Args:
+        test: Images of one class each.
+        groups: The group of each image, int64 (N,), from 0.
+    """
+    known = test.known.nonzero().flatten()
+    classes = test.probabilities.shape[1]
+    count = int(groups.max()) + 1
+    generator = torch.Generator().manual_seed(0)
+    values: dict[str, list[float]] = defaultdict(list)
+    for _ in range(1_000):
+        drawn = torch.randint(count, (count,), generator=generator).bincount(minlength=count)
+        rows = known.repeat_interleave(drawn[groups[known]])
+        cells = test.labels[rows] * classes + test.predicted[rows]
+        confusion = cells.bincount(minlength=classes**2).view(classes, classes)
+        values["accuracy"].append(float(confusion.trace() / confusion.sum()))
+        values["f1"].append(macro_f1(confusion))
+        if classes == 2 and confusion.sum(1).all():
+            auroc = binary_auroc(test.probabilities[rows, 1], test.labels[rows])
+            values["auroc"].append(float(auroc))
+    return {name: np.quantile(row, [0.025, 0.975]).tolist() for name, row in values.items()}

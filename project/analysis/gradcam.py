@@ -56,7 +56,7 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
 
 def overlay(image: Tensor, cam: Tensor) -> Tensor:
     """Blends a map of values in [0, 1] as colours into an image of the same size."""
-    colours = torch.from_numpy(colormaps["jet"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
+    colours = torch.from_numpy(colormaps["viridis"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
     return ((as_rgb(image) + colours) / 2).round().to(torch.uint8)
 
 

@@ -2,6 +2,8 @@
 
 import base64
 import io
+import json
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,25 +12,32 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from lightkeeper.cli import read_metrics
 from lightkeeper.exact import UserError
+from lightkeeper.images import ImageDataModule
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor, stack, tensor
+from torchmetrics.functional.classification import binary_auroc
 from torchvision.transforms.v2.functional import resize
 
 from project.analysis.calibration import abstention_figure, reliability, reliability_figure
-from project.analysis.evaluation import Evaluation
+from project.analysis.evaluation import Evaluation, bootstrap_intervals, groups_of
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import (
+    PANELS,
     as_rgb,
-    class_figure,
     confusion_figure,
     curves_figure,
+    ranking_figures,
     read_curves,
+    read_steps_per_epoch,
 )
-from project.analysis.tables import RATES, Metrics, added_metrics, class_rates
+from project.analysis.tables import RATES, Metrics, added_metrics, class_rates, interval_in_words
 from project.model import ImageClassifier
 
 _THUMBNAIL = 160  # pixels
+_MOST_NAMES = 30  # classes of a matrix that can be read
+_MOST_CLASSES = 20  # in the table, before the others are folded
+_MOST_PAIRS = 6
 
 
 def render(
@@ -37,26 +46,46 @@ def render(
     """Renders the page; ``images`` are sections, or ``missing``: why there are none."""
     config = run / "config.yaml"
     curves = read_curves(run)
+    steps_per_epoch = read_steps_per_epoch(run)
     names = metrics["class_names"]
     confusion = tensor(metrics["test"]["confusion_matrix"])
-    per_class = class_rates(metrics["test"])
+    has_matrix = confusion.dim() == 2 and len(names) <= _MOST_NAMES
+    per_class = sorted(
+        zip(names, class_rates(metrics["test"]), strict=True), key=lambda row: row[1]["f1"]
+    )
     return _template("report.html").render(
         run=run.name,
         about=about,
+        record=_record(run),
         metrics=metrics,
         added=added_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
+        interval_in_words=interval_in_words,
         config=config.read_text("utf-8", "backslashreplace") if config.is_file() else "",
-        curves=_png_url(curves_figure(curves)) if curves else None,
-        confusion=_png_url(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
-        class_bars=_png_url(class_figure(per_class, names)) if confusion.dim() == 3 else None,
-        rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
-        classes=list(zip(names, per_class, strict=True)),
-        **{"missing": None} | images,
+        curves=[
+            _png_url(curves_figure(curves, steps_per_epoch, [title]))
+            for title, names_of_curves in PANELS.items()
+            if any(map(curves.get, names_of_curves))
+        ],
+        confusion=_png_url(confusion_figure(confusion, names)) if has_matrix else None,
+        is_multilabel=confusion.dim() == 3,
+        has_thresholds="threshold" in per_class[0][1],
+        classes=per_class,
+        shown_classes=_MOST_CLASSES,
+        **{"missing": None, "intervals": {}} | images,
     )
 
 
-def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, object]:
-    """Draws the reliability diagram, ``count`` confident mistakes and Grad-CAM."""
+def _record(run: Path) -> Metrics:
+    """Reads how the run was made; nothing if an earlier version made it."""
+    with suppress(OSError, ValueError, RecursionError):
+        return dict(json.loads((run / "run.json").read_text()))
+    return {}
+
+
+def image_sections(
+    model: ImageClassifier, test: Evaluation, data: ImageDataModule, count: int = 12
+) -> dict[str, object]:
+    """Draws what needs images or logits: intervals, calibration, mistakes and Grad-CAM."""
     wrong = test.confident(correct=False, count=count)
     right = test.confident(correct=True, count=count // 2)
     cams, no_cams = list[dict[str, object]](), ""
@@ -64,15 +93,67 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
         cams = _describe_images(model, test, [*right, *wrong[: count // 2]], with_cam=True)
     except ValueError as error:  # of a network that it cannot explain
         no_cams = str(error)
+    logits, probabilities, labels = test.decisions
+    found = reliability(probabilities, labels)
+    temperature = model.about.get("temperature", 1.0)
+    groups = groups_of(test, data)
+    counts = {split: part.labels for split, part in data.splits.items() if part.labels.dim() == 1}
     return {
-        "reliability": _png_url(reliability_figure(reliability(*test.decisions[1:]))),
+        "reliability": _png_url(reliability_figure(found)),
         "abstention": _png_url(
             abstention_figure(test.confidence[test.known], test.correct[test.known])
         ),
+        "calibration_error": found.ece,
+        "temperature": temperature,
+        "uncalibrated_error": reliability((logits * temperature).softmax(1), labels).ece,
         "mistakes": _describe_images(model, test, wrong),
         "grad_cam": cams,
         "no_grad_cam": no_cams,
+        "channels": len(model.preprocessing["mean"]),
+        "groups": len(groups.unique()),
+        "split_counts": {
+            split: labels[labels >= 0].bincount(minlength=len(model.class_names)).tolist()
+            for split, labels in counts.items()
+        },
+        **(_of_one_class(model, test, groups) if model.has_one_class else {}),
     }
+
+
+def _of_one_class(model: ImageClassifier, test: Evaluation, groups: Tensor) -> dict[str, object]:
+    """Returns intervals, the most confused pairs, and of two classes ROC and precision-recall."""
+    names = model.class_names
+    labels = test.labels
+    known = test.known
+    pairs = Counter(
+        (true, predicted)
+        for true, predicted in zip(labels.tolist(), test.predicted.tolist(), strict=True)
+        if true not in (-1, predicted)
+    )
+    confused = []
+    for (true, predicted), count in pairs.most_common(_MOST_PAIRS):
+        rows = ((labels == true) & (test.predicted == predicted)).nonzero().flatten()
+        surest = rows[test.confidence[rows].argsort(descending=True)][:4].tolist()
+        confused.append(
+            {
+                "true": names[true],
+                "predicted": names[predicted],
+                "interval": interval_in_words(count, int((labels == true).sum())),
+                "images": _describe_images(model, test, surest),
+            }
+        )
+    intervals = bootstrap_intervals(test, groups)
+    sections: dict[str, object] = {"pairs": confused, "intervals": intervals}
+    if len(names) == 2:
+        positive = getattr(model, "positive", 1)
+        of_positive = test.probabilities[known, positive], (labels[known] == positive).long()
+        threshold = (model.thresholds or {}).get(names[positive], 0.5)
+        figures = ranking_figures(*of_positive, threshold)
+        sections |= {
+            "auroc": float(binary_auroc(*of_positive)),
+            "ranking": [_png_url(figure) for figure in figures],
+            "positive": names[positive],
+        }
+    return sections
 
 
 def model_card(model: ImageClassifier, checkpoint: str) -> str:

@@ -1,7 +1,9 @@
 """Matplotlib figures for callbacks, the report and notebooks."""
 
+import csv
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -15,9 +17,22 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
+from torchmetrics.classification import BinaryPrecisionRecallCurve, BinaryROC
+from torchmetrics.functional.classification import (
+    binary_precision,
+    binary_recall,
+    binary_specificity,
+)
 
 from project.analysis.tables import RATES
 
+PANELS = {
+    "loss": ["train/loss", "val/loss"],
+    "accuracy": ["train/accuracy", "val/accuracy"],
+    "learning rate": ["learning_rate"],
+    "images per second": ["train/images_per_second"],
+}
+"""Plots of a run by their titles, and the curves in each."""
 # only the training loss has label smoothing
 _LOSS_LABELS = {"train/loss": " (training loss)", "val/loss": " (evaluation loss)"}
 
@@ -55,7 +70,7 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
     size = 0.55 * min(max(len(class_names), 4), 30) + 1.8
     figure = Figure(figsize=(size, size), layout="constrained", dpi=110)
     axes = figure.add_subplot()
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.imshow(shares, cmap="viridis", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if len(class_names) <= 30:
         ticks = range(len(class_names))
@@ -65,7 +80,7 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
         axes.set_yticks(ticks, labels, parse_math=False)
         for (row, column), count in np.ndenumerate(counts):
             if count:
-                colour = "white" if shares[row, column] > 0.5 else "black"
+                colour = "black" if shares[row, column] > 0.6 else "white"
                 # inside the axes, so the layout need not measure it
                 axes.text(
                     column, row, str(count), ha="center", va="center", color=colour, in_layout=False
@@ -117,39 +132,85 @@ def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
     }
 
 
-def draw_curve(axes: Axes, points: Mapping[int, float], colour: str, label: str) -> None:
-    """Draws values by step as a line."""
+def draw_curve(
+    axes: Axes, points: Mapping[int, float], colour: str, label: str, steps_per_epoch: float = 0.0
+) -> None:
+    """Draws values by epoch, or by step if the steps of an epoch are not known, as a line."""
     steps = sorted(points)
     marker = "o" if len(steps) < 30 else ""  # a line through a single point shows nothing
     values = [points[step] for step in steps]
-    axes.plot(steps, values, marker=marker, markersize=4, color=colour, label=label)
+    places = [(step + 1) / steps_per_epoch for step in steps] if steps_per_epoch else steps
+    axes.plot(places, values, marker=marker, markersize=4, color=colour, label=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Draws loss, accuracy, learning rate and speed over the steps, if logged."""
-    panels = {
-        "loss": ["train/loss", "val/loss"],
-        "accuracy": ["train/accuracy", "val/accuracy"],
-        "learning rate": ["learning_rate"],
-        "images per second": ["train/images_per_second"],
-    }
-    losses = [value for value in curves.get("train/loss", {}).values() if 0 < value < math.inf]
-    figure = Figure(figsize=(9, 5.4), layout="constrained", dpi=110)
-    for position, (title, names) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(2, 2, position, title=title, xlabel="step")
-        for name in filter(curves.get, names):
+def read_steps_per_epoch(run: Path) -> float:
+    """Reads the steps of an epoch from a run's ``metrics.csv``; 0 if that does not say it."""
+    with (
+        suppress(OSError, ValueError, LookupError, ArithmeticError, csv.Error),
+        open(run / "metrics.csv") as file,
+    ):
+        return max(float(row["step"]) / int(row["epoch"]) for row in csv.DictReader(file))
+    return 0.0
+
+
+def curves_figure(
+    curves: Mapping[str, Mapping[int, float]],
+    steps_per_epoch: float = 0.0,
+    panels: Sequence[str] = tuple(PANELS),
+) -> Figure:
+    """Draws loss, accuracy, learning rate and speed over epochs, or steps, if logged.
+
+    Args:
+        curves: By name, the value at each step.
+        steps_per_epoch: The steps of an epoch; 0 if unknown.
+        panels: The titles of those to draw.
+    """
+    columns = min(2, len(panels))
+    size = (4.5 * columns, 2.7 * -(-len(panels) // columns))
+    figure = Figure(figsize=size, layout="constrained", dpi=110)
+    for position, title in enumerate(panels, start=1):
+        axes = figure.add_subplot(-(-len(panels) // columns), columns, position, title=title)
+        axes.set_xlabel("epoch" if steps_per_epoch else "step")
+        for name in filter(curves.get, PANELS[title]):
             split, colour = name.split("/")[0], "C1" if name.startswith("val/") else "C0"
-            draw_curve(axes, curves[name], colour, f"{split}{_LOSS_LABELS.get(name, '')}")
+            label = f"{split}{_LOSS_LABELS.get(name, '')}"
+            draw_curve(axes, curves[name], colour, label, steps_per_epoch)
         if title in ("loss", "accuracy") and axes.lines:
             axes.legend()
         axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
         axes.set_ylim(bottom=0)
         # the first validation losses can be hundreds of times higher and hide all else
+        losses = [loss for loss in curves.get("train/loss", {}).values() if 0 < loss < math.inf]
         if title == "loss" and losses:
             axes.set_ylim(top=min(axes.get_ylim()[1], 2 * max(losses)))
         axes.grid(alpha=0.3)
     return figure
+
+
+def ranking_figures(shares: Tensor, is_positive: Tensor, threshold: float) -> list[Figure]:
+    """Draws the ROC and the precision-recall curve of two classes, and a threshold in both.
+
+    Args:
+        shares: The probability of the positive class, float (N,).
+        is_positive: int64 (N,).
+        threshold: The probability from which an image is positive.
+    """
+    decided = (shares >= threshold).long()
+    recall = binary_recall(decided, is_positive)
+    points = [
+        (1 - binary_specificity(decided, is_positive), recall),
+        (recall, binary_precision(decided, is_positive)),
+    ]
+    figures = []
+    for metric, point in zip((BinaryROC(), BinaryPrecisionRecallCurve()), points, strict=True):
+        figures.append(Figure(figsize=(4.6, 3.6), layout="constrained", dpi=110))
+        axes = figures[-1].add_subplot()
+        metric.update(shares, is_positive)
+        metric.plot(ax=axes)
+        axes.plot(*point, "o", color="C1", label=f"threshold {threshold:.4g}")
+        axes.legend(loc="lower center")
+    return figures
 
 
 def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:

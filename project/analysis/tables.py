@@ -113,6 +113,8 @@ def class_rates(metrics: Metrics) -> list[dict[str, float]]:
             "recall": hits / max(true, 1),
             "f1": 2 * hits / max(true + predicted, 1),
             "total": true,
+            "hits": hits,
+            "predicted": predicted,
         }
         for hits, true, predicted in counts.T.tolist()
     ]

@@ -128,7 +128,9 @@ class PlotFiles(Callback):
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
                 logger.save()
-                figures["curves"] = plots.curves_figure(plots.read_curves(run))
+                figures["curves"] = plots.curves_figure(
+                    plots.read_curves(run), plots.read_steps_per_epoch(run)
+                )
         is_known = "confusion_matrix" in test
         # a multi-label model has one matrix for each class
         if is_known and pl_module.has_one_class:

@@ -78,7 +78,7 @@ def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run
     assert wait([holder]) == [-signal.SIGKILL]
     run.create()  # over what the other wrote into the lock
     assert lock.read_text() == f"process {os.getpid()} on {platform.node()}\n"
-    run.write_metrics({})
+    run.write_metrics({}, {})
     with pytest.raises(UserError, match=r"first try' is finished, its test set measured"):
         run.create()  # as where another process has just finished it
 

@@ -1,6 +1,7 @@
 """The LightningCLI of commands that take data, model and trainer."""
 
 import json
+import shlex
 import sys
 import textwrap
 from argparse import Action
@@ -120,6 +121,7 @@ class Command(LightningCLI):
         assert isinstance(parser, ClassParser)
         parser.set_defaults(dict(self.defaults))  # also of options that a subclass has added
         line = CommandLine(sys.argv[1:] if args is None else map(str, args))
+        self.command = shlex.join([*str(parser.prog).split(), *line.words])
         named = line.take_classes(self.bases, self.path_classes)
         self.given = line.names | named.keys()
         classes = {**self.default_classes(line), **named}

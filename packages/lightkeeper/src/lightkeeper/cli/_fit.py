@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
@@ -42,7 +43,15 @@ from ._folder import Metrics, RunFolder, derived_name
 from ._loggers import log_settings, loggers_of, place_in_folder
 from ._parser import full_name, read_yaml
 from ._trainer import require_sound_run
-from ._training import final_metrics, is_of_machine, keeps_last, test_best, train, way_to_resume
+from ._training import (
+    final_metrics,
+    is_of_machine,
+    keeps_last,
+    record_of,
+    test_best,
+    train,
+    way_to_resume,
+)
 
 _OWN: dict[str, type[Callback]] = {
     "stop_on_non_finite": StopOnNonFinite,  # before those that write
@@ -63,6 +72,7 @@ class FitCommand(Command):
 
     run: RunFolder
     _resumed_step = 0
+    _started = datetime.min
 
     def prepare_options(self, config: Namespace, earlier: Mapping[str, object]) -> None:
         """Changes options before classes are built; ``earlier`` are those of a resumed run."""
@@ -180,6 +190,7 @@ class FitCommand(Command):
 
     def fit(self) -> None:
         """Trains or resumes; then tests the best checkpoint once and writes the final metrics."""
+        self._started = datetime.now()
         with self.options_in_full():
             require_sound_run(self.trainer, self.datamodule)
             if self.config.trainer.fast_dev_run:  # writes no folder
@@ -203,7 +214,8 @@ class FitCommand(Command):
         if trainer.is_global_zero:
             # what the tested checkpoint says
             metrics = final_metrics(trainer, model, self.run, self._describe.about)
-            self.run.write_metrics(metrics)
+            record = record_of(trainer, self.command, self._started, self._resumed_step)
+            self.run.write_metrics(metrics, record)
             self.show_results(metrics)
 
     def _open_run(self) -> str | None:

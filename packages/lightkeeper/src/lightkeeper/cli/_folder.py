@@ -108,8 +108,9 @@ class RunFolder:
         os.truncate(lock, 0)
         os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
 
-    def write_metrics(self, metrics: Mapping[str, object]) -> None:
-        """Writes the final metrics, the mark of a finished run, and tidies up."""
+    def write_metrics(self, metrics: Mapping[str, object], record: Mapping[str, object]) -> None:
+        """Writes how the run was made, the final metrics, its mark of the end, and tidies up."""
+        write_text(self.path / "run.json", json.dumps(record, indent=2) + "\n")
         write_text(self.metrics, json.dumps(metrics, indent=2) + "\n")
         self._tidy_up()
 

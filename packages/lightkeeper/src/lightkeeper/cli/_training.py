@@ -1,8 +1,10 @@
 """The work of ``fit``: training, one test of the best checkpoint, and what is said at the end."""
 
 import shlex
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 
@@ -57,6 +59,22 @@ def final_metrics(trainer: Trainer, model: LightningModule, run: RunFolder, best
         **{name: best[name] for name in ("step", "selection", "class_names", "versions")},
         "val": best["metrics"].get("val"),
         "test": measured(trainer, model).get("test", {}),
+    }
+
+
+def record_of(trainer: Trainer, command: str, started: datetime, resumed_step: int) -> Metrics:
+    """Returns how a run was made: its last command, that one's duration, and the hardware."""
+    ended = datetime.now()
+    device = trainer.strategy.root_device
+    name = str(torch.cpu.get_capabilities().get("cpu_name") or device.type)
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    return {
+        "command": command,
+        "ended": f"{ended:%Y-%m-%d %H:%M}",
+        "duration": str(timedelta(seconds=round((ended - started).total_seconds()))),
+        "resumed_step": resumed_step,
+        "hardware": f"{trainer.world_size} x {name}",
     }
 
 
