@@ -84,9 +84,9 @@ class ShardsDataModule(TorchDatasetModule):
         **kwargs: Any,
     ) -> None:
         part = partial(Shards, root, cache, kept)
-        train, val, test = (partial(part, split) for split in ("train", "val", "test"))
-        super().__init__(train, val=val, test=test, **kwargs)
-        self.mixed = mixed
+        val, test = partial(part, "val"), partial(part, "test")
+        super().__init__(partial(part, "train"), val=val, test=test, **kwargs)
+        self.mixed = int(mixed)
 
     def order(self, epoch: int) -> Tensor:
         """Takes a few shards after the other, in another order in each epoch, and shuffles their images."""

@@ -32,7 +32,6 @@ def write_shards(folder: str, shards: Path, images: int = 1000) -> None:
         labels = [data.class_names.index(file.label) for file in files]
         count = -(-len(files) // images)
         order = [row for shard in range(count) for row in range(shard, len(files), count)]
-        index = {"classes": data.class_names, "labels": [labels[row] for row in order]}
         names, places = [], []
         for shard in range(count):
             path = shards / "part"
@@ -41,7 +40,13 @@ def write_shards(folder: str, shards: Path, images: int = 1000) -> None:
             names.append(f"{split}-{shard:05}-{digest}.tar")  # never another shard's in a cache
             path.rename(shards / names[-1])
             places += [(shard, *span) for span in spans]
-        np.savez(shards / f"{split}.npz", files=names, places=places, **index)
+        np.savez(
+            shards / f"{split}.npz",
+            classes=data.class_names,
+            files=names,
+            places=places,
+            labels=[labels[row] for row in order],
+        )
 
 
 def write_shard(

@@ -25,7 +25,7 @@ LIBRARY = ROOT / "packages" / "lightkeeper"
 OPTIONS: dict[str, Any] = {"image_size": 16, "batch_size": 4, "seed": 3}
 
 
-class Counted(LocalFileSystem):
+class Counted(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Local files, of which each fetched one is noted in a file, by any process."""
 
     protocol = "counted"

@@ -180,6 +180,21 @@ def test_training_has_a_size_of_its_own_and_evaluation_keeps_its_own(tmp_path, k
         assert torch.equal(ours, expected)
 
 
+class OwnSteps(Files):
+    """Overrides what the options say."""
+
+    preprocessing = preprocessing(crop=20, resize=24)  # type: ignore[assignment]
+
+
+def test_training_follows_a_preprocessing_that_a_subclass_overrides(tmp_path):
+    root = str(write_folder(tmp_path / "images", {"a": 16, "b": 16}, size=(61, 45)))
+    for options, size in (({}, 20), ({"train_size": 10}, 10)):
+        data: Any = attached(OwnSteps(root, **options))
+        batch = next(iter(data.train_dataloader()))
+        assert batch.images.shape == (4, 3, size, size)
+        assert data.train_preprocessing[0]["resize"] == size * 24 // 20
+
+
 @KINDS
 @pytest.mark.parametrize("fit", FITS)
 def test_files_and_datasets_serve_rectangles_in_training_and_evaluation(tmp_path, kind, fit):

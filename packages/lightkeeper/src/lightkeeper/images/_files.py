@@ -105,8 +105,8 @@ class FileDataset:
         skip: Serves a file that cannot be read as a black image with the label -1, which is an
             error otherwise.
         cache: The decoded images.
-        train_preprocessing: Preprocessings for training, which differ in ``interpolation`` alone; an image
-            gets one of them at random. By default ``preprocessing``.
+        train_preprocessing: Preprocessings for training, which differ in ``interpolation`` alone;
+            an image gets one of them at random. By default ``preprocessing``.
     """
 
     def __init__(

@@ -64,8 +64,8 @@ class ResizedDataModule(ImageDataModule):
         self.resize = _plain(resize or [side * 8 // 7 for side in sides_of(self.image_size)])
         self.fit: Fit = fit or "crop"
         self.interpolation: Interpolation = interpolation or "bilinear"
-        self.train_size = _plain(train_size or self.image_size)
-        self.train_interpolation = train_interpolation or self.interpolation
+        self.train_size = train_size
+        self.train_interpolation = train_interpolation
         smallest, largest = crop_scale or (1, 1)
         require(
             0 < smallest <= largest <= 1,
@@ -113,11 +113,12 @@ class ResizedDataModule(ImageDataModule):
     def train_preprocessing(self) -> list[Preprocessing]:
         """The steps that fit training images; each gets one of these at random."""
         steps = self.preprocessing
-        is_random = self.train_interpolation == "random"
-        kinds = get_args(Interpolation) if is_random else [self.train_interpolation]
-        sides = map(sides_of, (steps["resize"], self.train_size, self.image_size))
+        crop = self.train_size or steps["crop"]
+        sides = map(sides_of, (steps["resize"], crop, steps["crop"]))
         resize = [whole * train // size for whole, train, size in zip(*sides, strict=True)]
-        sizes = {"crop": self.train_size, "resize": _plain(resize)}
+        sizes = {"crop": _plain(crop), "resize": _plain(resize)}
+        kind = self.train_interpolation or steps.get("interpolation", "bilinear")
+        kinds = get_args(Interpolation) if kind == "random" else [kind]
         return [cast(Preprocessing, {**steps, **sizes, "interpolation": kind}) for kind in kinds]
 
     def hashed_split(self, names: Iterable[str]) -> dict[str, list[int]]:
