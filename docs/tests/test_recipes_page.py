@@ -1,12 +1,15 @@
 """Each recipe of docs/recipes.md, run on a tiny checkpoint and compared with something independent."""
 
 import re
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
+from project.data import FolderDataModule
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import (
@@ -58,6 +61,19 @@ def other_run() -> None:
             value.mul_(1.5)
     Path("runs/second/checkpoints").mkdir(parents=True)
     torch.save(content, "runs/second/checkpoints/best.ckpt")
+
+
+def test_imagenets_val_is_the_test_and_train_is_split(workplace):
+    for split in ("train", "val"):
+        make_folder(workplace / "data" / "imagenet" / split, dict.fromkeys("ab", 12))
+    (lines,) = re.findall(r"```\n(mkdir .*?)```", PAGE, re.S)
+    for line in lines.replace("/data/", f"{workplace}/data/").splitlines()[:3]:
+        subprocess.run(shlex.split(line), check=True)
+    data = FolderDataModule("imagenet", val_fraction=0.01, batch_size=4)
+    data.setup("fit")
+    files = [file for file in data.list_files()[0] if file.split == "test"]
+    assert {Path(file.path).parents[1].resolve().name for file in files} == {"val"}
+    assert [len(data.splits[split]) for split in ("train", "val", "test")] == [22, 2, 24]
 
 
 VIT = (

@@ -6,7 +6,7 @@ python -m project.fit --model.arch examples.recipes.blurpool.blurpool --model.ar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models import get_model
+from torchvision.models import get_model  # type: ignore[attr-defined]  # not in its __all__
 
 _FEWEST = 16  # channels; the stem sees the image itself
 

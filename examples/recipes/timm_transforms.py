@@ -29,7 +29,7 @@ class RandAugment:
     def __call__(self, image: Tensor) -> Tensor:
         """Changes an image, uint8 (3, height, width)."""
         operations = _operations(self.config, min(image.shape[1:]))
-        changed: Image.Image = operations(to_pil_image(image))
+        changed: Image.Image = operations(to_pil_image(image))  # type: ignore[no-untyped-call]
         return pil_to_tensor(changed)
 
 
@@ -37,4 +37,6 @@ class RandAugment:
 def _operations(config: str, size: int) -> Operations:
     """Builds the operations, whose shifts and fill colour are those of timm's training."""
     fill = tuple(round(255 * channel) for channel in IMAGENET_DEFAULT_MEAN)
-    return rand_augment_transform(config, {"translate_const": int(size * 0.45), "img_mean": fill})
+    options = {"translate_const": int(size * 0.45), "img_mean": fill}
+    operations: Operations = rand_augment_transform(config, options)
+    return operations

@@ -254,16 +254,21 @@ def test_the_line_after_the_warmup_is_ffcvs(workplace):
     assert [rates[0] for rates in seen] == pytest.approx(expected, abs=1e-12)
 
 
+def note_in(kept: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    kept.append(x)
+    return x
+
+
 def test_checkpointed_blocks_have_the_gradient_of_those_that_keep_their_activations():
     arch, found = "timm/vit_tiny_patch16_224", {}
     for callbacks in ([], [GradientCheckpointing()]):
-        kept: list[int] = []
+        kept: list[torch.Tensor] = []
         seed_everything(0, verbose=False)
         model = classifier(arch=arch, arch_args={"img_size": 16, "patch_size": 4, "depth": 3})
         run = trainer(max_steps=1, callbacks=callbacks, limit_val_batches=0)
-        with saved_tensors_hooks(lambda x, kept=kept: (kept.append(x.numel()), x)[1], lambda x: x):
+        with saved_tensors_hooks(partial(note_in, kept), lambda x: x):
             run.fit(model, Memory())
-        found[len(callbacks)] = sum(kept), model.state_dict()
+        found[len(callbacks)] = sum(x.numel() for x in kept), model.state_dict()
     assert found[1][0] < found[0][0] / 2
     torch.testing.assert_close(found[1][1], found[0][1])
     with pytest.raises(UserError, match=r"of timm, --model\.arch timm/NAME, got"):

@@ -51,7 +51,7 @@ class CosineWithWarmup(LRScheduler):
     ) -> None:
         self.lrf = float(lrf)
         self.warmup_epochs = float(warmup_epochs)
-        self.warmup_start = warmup_start
+        self.warmup_start = None if warmup_start is None else float(warmup_start)
         self.warmup_prefix = warmup_prefix
         self.total_steps = 1
         self.warmup_steps = 0

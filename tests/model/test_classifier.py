@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningDataModule
 from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
 from timm.data.mixup import mixup_target
-from timm.loss import BinaryCrossEntropy as TimmBinaryCrossEntropy
+from timm.loss.binary_cross_entropy import BinaryCrossEntropy as TimmBinaryCrossEntropy
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector

@@ -12,7 +12,7 @@ from lightkeeper.cli._entry import describe_error
 from lightkeeper.exact import UserError
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LambdaCallback
 from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]  # not in its __all__
-from timm.scheduler import CosineLRScheduler
+from timm.scheduler.cosine_lr import CosineLRScheduler
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import (
