@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 from tests.conftest import ROOT, read_json
 
 TUTORIAL = ROOT / "notebooks" / "tutorial.ipynb"
-NEEDS = {"demo": ("gradio", "Grad-CAM"), "service": ("litserve", '"buttercup":')}
+NEEDS = {"demo": ("gradio", "<iframe"), "service": ("litserve", '"buttercup":')}
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ def test_the_tutorial_runs_from_top_to_bottom(place):
     said = {cell: str(outputs) for cell, outputs in code.items()}
     assert [cell for cell, outputs in code.items() if not outputs] == ["start"]
     assert not [cell for cell, text in said.items() if "error:" in text or "Traceback" in text]
-    assert {cell for cell, text in said.items() if "image/png" in text} == {"photos", "predictions"}
+    for cell in ("photos", "predictions"):
+        assert any("image/png" in output.get("data", {}) for output in code[cell])
     work = place / "runs" / "tutorial"
     scratch, tuned = (
         read_json(work / run / "checkpoints" / "best.all.metrics.json")
