@@ -121,7 +121,8 @@ def projection_figure(
     for label, name in enumerate(class_names):
         of_class = labels == label if labels.dim() == 1 else labels[:, label] > 0
         x, y = points[of_class].T
-        axes.scatter(x, y, s=8, color=f"C{label % 10}", label=name)
+        # above the images, whose order is 3
+        axes.scatter(x, y, s=8, color=f"C{label % 10}", label=name, zorder=4)
     for position, image in thumbnails.items():
         small = F.interpolate(as_rgb(image)[None].float() / 255, (28, 28), mode="area")[0]
         picture = OffsetImage(small.permute(1, 2, 0).numpy())

@@ -1,5 +1,6 @@
 """What ``fit`` and ``evaluate`` share: data modules, model and progress."""
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -34,7 +35,9 @@ class ProjectCLI(LightningCLI):
         """Builds the trainer, with lines of progress where no terminal would show a bar."""
         options = self.config_init.trainer
         callbacks = options.callbacks or []
-        is_watched = sys.stdout.isatty() and sys.stderr.isatty()
+        # behind "!" in Jupyter there is a terminal, but one that only appends
+        in_notebook = bool(os.environ.get("JPY_PARENT_PID"))
+        is_watched = sys.stdout.isatty() and sys.stderr.isatty() and not in_notebook
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
         if options.enable_progress_bar is None and not (is_watched or has_bar):
             options.callbacks = [*callbacks, ProgressLines()]

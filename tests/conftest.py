@@ -103,7 +103,9 @@ def empty_figures() -> Iterator[None]:
     """Leaves the figures of runs empty: to draw them takes several times as long as a tiny run."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("image_grid", "confusion_figure", "curves_figure", "class_figure"):
-            patch.setattr(f"project.analysis.plots.{name}", lambda *_: Figure(figsize=(0.1, 0.1)))
+            patch.setattr(
+                f"project.analysis.plots.{name}", lambda *_, **__: Figure(figsize=(0.1, 0.1))
+            )
         yield
 
 

@@ -14,6 +14,7 @@ import timm
 import torch
 from lightkeeper.exact import UserError
 from scipy import stats
+from lightning.pytorch.callbacks import LambdaCallback
 from scipy.special import softmax
 from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score, roc_curve
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -37,6 +38,7 @@ from tests.conftest import (
     ROOT,
     TINY_DATA,
     TINY_TRAINER,
+    AtStep,
     call,
     cases,
     evaluate,
@@ -47,6 +49,7 @@ from tests.conftest import (
     one_line,
     read_json,
     rows,
+    small,
     write_csv,
 )
 from tests.stubs import NoiseDataModule, require_served_alike
@@ -126,6 +129,11 @@ def test_the_command_of_an_example_trains(file, workplace, capsys):
             point.step
             for point in EventAccumulator("runs/run").Reload().Scalars("train/gradient_norm")
         ] == [0, 1]
+    if file.stem == "freeze_batchnorm":
+        weights = load(Path("runs/run/checkpoints/last.ckpt"))["state_dict"]
+        means = [weights[name] for name in weights if name.endswith("running_mean")]
+        assert means
+        assert not any(mean.any() for mean in means)  # zero, as before the first step
     if file.stem == "metric":
         assert "best.ckpt --import examples.metric\n" in capsys.readouterr().out
         assert "monitor: val/balanced_accuracy" in Path("runs/run/config.yaml").read_text()
@@ -206,6 +214,24 @@ def test_the_focal_loss_is_its_formula(gamma):
 @pytest.fixture
 def batch():
     return NoiseDataModule().load()["train"].__getitems__([*range(12)])
+
+
+def test_the_last_epochs_train_without_mixup(workplace):
+    """Also if the run resumes within them, where no epoch starts."""
+    seen: list[tuple[int, int]] = []
+    look = LambdaCallback(
+        on_train_batch_start=lambda trainer, model, batch, _: seen.append(
+            (trainer.current_epoch, batch.labels.dim())
+        )
+    )
+    mixed = [
+        *("--data.batch_transforms+=torchvision.transforms.v2.MixUp", "--trainer.max_epochs=3"),
+        *("--trainer.callbacks+=examples.late_mixup.EndMixUp",),
+    ]
+    with pytest.raises(SystemExit, match="75"):
+        small(*mixed, callbacks=[look, AtStep(10)])
+    small(*mixed, callbacks=[look])
+    assert seen == [(0, 2)] * 4 + [(1, 2)] * 4 + [(2, 1)] * 4
 
 
 def test_center_loss_is_its_formula(batch):

@@ -53,7 +53,7 @@ class FirstBatchPlot(Callback):
 
         def draw() -> Figure:  # reading from the device waits, so only if a logger draws
             names = [pl_module.label_names(label) for label in labels[: self.count].cpu()]
-            return plots.image_grid(images[: self.count].unbind(), names)
+            return plots.image_grid(images[: self.count].unbind(), names, columns=4)
 
         log_figure(trainer, "train/first_batch", draw)
 
@@ -109,7 +109,7 @@ class ConfidentMistakesPlot(Callback):
                 predicted = pl_module.label_names(predictions.predicted[row])
                 label = pl_module.label_names(predictions.labels[row])
                 titles.append(f"{predicted} {float(predictions.confidence[row]):.0%}\nis {label}")
-            return plots.image_grid(images, titles)
+            return plots.image_grid(images, titles, columns=4)
 
         log_figure(trainer, "test/confident_mistakes", draw)
 

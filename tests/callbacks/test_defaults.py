@@ -138,15 +138,17 @@ def test_a_long_epoch_and_a_long_test_are_a_line_a_minute(workplace, monkeypatch
 
 
 @cases(
-    "is_terminal options count ours",
-    (False, [], 1, True),
-    (False, ["--trainer.enable_progress_bar=false"], 0, False),
-    (False, ["--trainer.callbacks+=TQDMProgressBar"], 1, False),
-    (True, [], 1, False),
+    "is_terminal kernel options count ours",
+    (False, "", [], 1, True),
+    (False, "", ["--trainer.enable_progress_bar=false"], 0, False),
+    (False, "", ["--trainer.callbacks+=TQDMProgressBar"], 1, False),
+    (True, "", [], 1, False),
+    (True, "1", [], 1, True),
 )
 def test_what_the_user_says_of_progress_bars_wins(
-    workplace, monkeypatch, is_terminal, options, count, ours
+    workplace, monkeypatch, is_terminal, kernel, options, count, ours
 ):
+    monkeypatch.setenv("JPY_PARENT_PID", kernel)  # which Jupyter sets
     for stream in ("stdout", "stderr"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: is_terminal)
     with as_in_a_terminal():
