@@ -83,8 +83,7 @@ class CachedFeatures(ImageClassifier):
         """Names the class that opens the checkpoint, unless a subclass has more to it."""
         super().on_save_checkpoint(checkpoint)
         if type(self) is CachedFeatures:
-            for facts in (checkpoint["hyper_parameters"], checkpoint.get("about", {})):
-                facts["model"] = ImageClassifier.__name__
+            open_as_classifier(checkpoint)
 
     def _compute_features(self, batches: Iterable[ImageBatch]) -> Tensor:
         features: list[Tensor] = []
@@ -102,3 +101,9 @@ class CachedFeatures(ImageClassifier):
             logits = self(images)
         if logits is not outputs[-1]:
             raise UserError(f"CachedFeatures: the head of {self.arch} is not its last layer")
+
+
+def open_as_classifier(checkpoint: dict[str, Any]) -> None:
+    """Makes a checkpoint one of an ``ImageClassifier``, which opens it without ``--import``."""
+    for facts in (checkpoint["hyper_parameters"], checkpoint.get("about", {})):
+        facts["model"] = ImageClassifier.__name__

@@ -91,6 +91,10 @@ ROWS = {
         " --data.crop_padding=0 --data.cutout=0"
         " --model=examples.recipes.cached_features.CachedFeatures"
     ),
+    "a probe": Row(
+        "--model.freeze=backbone --model.weights=weights.pth --data.flip=false"
+        " --data.crop_padding=0 --data.cutout=0 --model=examples.recipes.probe.Probe"
+    ),
     "several labels": Row(" ".join([*MULTILABEL, *PAIRS[:1]]), (3,)),
     "LoRA": Row("--model=examples.lora.LoRAClassifier --model.rank=2", network=vit, slow=True),
 }
