@@ -1,9 +1,12 @@
 """A split's predictions and metrics, as plots and tables need them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from lightkeeper.exact import UserError
 from lightkeeper.images import ImageDataModule, Predictions
 from torch import Tensor
 
@@ -52,3 +55,24 @@ def evaluate_split(
         probabilities=probabilities,
         metrics=model.results["test" if as_in_use else split],
     )
+
+
+def correct_on_test(runs: Sequence[str]) -> dict[str, list[bool]]:
+    """Finds out which test images the best checkpoint of each run classifies correctly.
+
+    Raises:
+        UserError: The runs have different test images.
+    """
+    correct, digests = dict[str, list[bool]](), set[str]()
+    for run in runs:
+        best = Path(run, "checkpoints", "best.ckpt")
+        data = ImageDataModule.load_from_checkpoint(best)
+        correct[run] = evaluate_split(
+            ImageClassifier.load_from_checkpoint(best), data
+        ).correct.tolist()
+        digests.add(data.digests()[data.test_split])
+    if len(digests) > 1:
+        raise UserError(
+            "the runs have different test images, so these cannot be compared one by one"
+        )
+    return correct
