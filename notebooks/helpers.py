@@ -1,10 +1,8 @@
-"""Functions that the notebooks share: their working folder, their runs, neighbours, label errors, and comparisons of runs."""
+"""Functions that the notebooks share: their working folder, their runs, neighbours, label errors, and curves of runs."""
 
 import os
 from collections.abc import Mapping, Sequence
-from math import comb
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightkeeper.cli import import_modules
@@ -16,8 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from project.analysis.plots import as_rgb, draw_curve, shorten
-
-_OF_ONE_RUN = {"seed_everything", "data.seed", "name", "trainer.default_root_dir"}
 
 
 def start() -> None:
@@ -45,51 +41,6 @@ def find_runs() -> dict[str, Path]:
         raise UserError("two finished runs are needed; train more with `make fit`, or set RUNS")
     names = [run.name for run in runs]
     return {run.name if names.count(run.name) == 1 else str(run): run for run in runs}
-
-
-def mcnemar(first: Tensor, second: Tensor) -> float:
-    """Returns the two-sided p-value that two models are equally good (https://doi.org/10.1007/BF02295996).
-
-    Args:
-        first: bool (N,), true where the first model classifies an image correctly.
-        second: The same for the second model, in the same order.
-    """
-    counts = (int((first & ~second).sum()), int((second & ~first).sum()))
-    tail = sum(comb(sum(counts), count) for count in range(min(counts) + 1))
-    p: float = 2 * tail / 2 ** sum(counts)
-    return min(1.0, p)
-
-
-def settings_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Names the settings of a ``config.yaml`` as the command line does, such as ``model.optimizer.lr``."""
-    settings: dict[str, Any] = {}
-    for name, value in config.items():
-        key = prefix if name == "init_args" else f"{prefix}.{name}".lstrip(".")
-        if name == "class_path":
-            settings[prefix] = str(value).rpartition(".")[-1]
-        elif isinstance(value, Mapping) and value:
-            settings |= settings_of(value, key)
-        else:
-            settings[key] = value
-    return settings
-
-
-def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Finds the settings that differ between runs, each with its value by run."""
-    settings = {run: settings_of(config) for run, config in configs.items()}
-    names = dict.fromkeys(name for values in settings.values() for name in values)
-    rows = {name: {run: settings[run].get(name) for run in configs} for name in names}
-    return {name: row for name, row in rows.items() if len({*map(repr, row.values())}) > 1}
-
-
-def seed_groups(configs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Groups runs that differ in nothing but their seed, their name and their folder."""
-    groups: dict[str, list[str]] = {}
-    for run, config in configs.items():
-        settings = settings_of(config)
-        key = repr(sorted((name, settings[name]) for name in settings.keys() - _OF_ONE_RUN))
-        groups.setdefault(key, []).append(run)
-    return list(groups.values())
 
 
 def suspects(predictions: Predictions, count: int) -> list[int]:

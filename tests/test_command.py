@@ -179,6 +179,7 @@ def test_importing_the_package_has_no_side_effect():
     f"{PACKAGE}.predict",
     f"{PACKAGE}.export",
     f"{PACKAGE}.report",
+    f"{PACKAGE}.compare",
 )
 def test_help_imports_neither_torch_nor_lightning(module):
     program = f"""if True:

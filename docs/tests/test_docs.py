@@ -13,7 +13,7 @@ from torchvision.models import resnet18
 
 from benchmarks.__main__ import parser as parse_benchmarks
 from examples.tests.files import of_this_version, write_imagenet, write_pets
-from project import check_data, export, predict, report
+from project import check_data, compare, export, predict, report
 from project.data import FlowersDataModule, SyntheticFlowersDataModule
 from project.fit import FitCLI
 from tests.conftest import (
@@ -175,6 +175,7 @@ PARSERS: dict[str, Any] = {
     "project.predict": predict.parser().parse_args,
     "project.export": export.parser().parse_args,
     "project.report": report.parser().parse_args,
+    "project.compare": compare.parser().parse_args,
     "benchmarks": parse_benchmarks().parse_args,
 }
 PARSED = [

@@ -1,10 +1,13 @@
 """A split's predictions, metrics and intervals, as plots and tables need them."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from lightkeeper.exact import UserError
 from lightkeeper.images import ImageDataModule, ImageFilesDataModule, Predictions
 from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc
@@ -95,3 +98,23 @@ def bootstrap_intervals(test: Evaluation, groups: Tensor) -> dict[str, list[floa
             auroc = binary_auroc(test.probabilities[rows, 1], test.labels[rows])
             values["auroc"].append(float(auroc))
     return {name: np.quantile(row, [0.025, 0.975]).tolist() for name, row in values.items()}
+
+
+def correct_on_test(runs: Sequence[str]) -> dict[str, list[bool]]:
+    """Finds out which test images the best checkpoint of each run classifies correctly.
+
+    Raises:
+        UserError: The runs have different test images.
+    """
+    correct, digests = dict[str, list[bool]](), set[str]()
+    for run in runs:
+        best = Path(run, "checkpoints", "best.ckpt")
+        data = ImageDataModule.load_from_checkpoint(best)
+        model = ImageClassifier.load_from_checkpoint(best)
+        correct[run] = Predictions.of_split(model, data, "test").correct.tolist()
+        digests.add(data.digests()[data.test_split])
+    if len(digests) > 1:
+        raise UserError(
+            "the runs have different test images, so these cannot be compared one by one"
+        )
+    return correct

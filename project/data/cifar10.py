@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, OpenUnitInterval, PositiveInt
 from lightkeeper.images import ArrayDataset, Preprocessing
 from torchvision.datasets import CIFAR10
 
@@ -21,6 +21,8 @@ class CIFAR10DataModule(AugmentedDataModule):
         crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills
             the gap.
         val_fraction: The share of each class's training images that becomes the validation set.
+        train_fraction: The share of each class's training images to train on. A smaller share is
+            part of a larger one; the other splits stay as they are.
         kwargs: See ``AugmentedDataModule``.
     """
 
@@ -43,10 +45,13 @@ class CIFAR10DataModule(AugmentedDataModule):
         batch_size: PositiveInt = 128,
         crop_padding: NonNegativeInt = 4,
         val_fraction: OpenUnitInterval = 0.1,
+        train_fraction: ClosedUnitInterval = 1.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(batch_size=batch_size, crop_padding=crop_padding, **kwargs)
-        self.root, self.val_fraction = Path(root).expanduser(), val_fraction
+        self.root, self.fractions = Path(root).expanduser(), {"val": val_fraction}
+        if train_fraction < 1:
+            self.fractions["left out"] = (1 - val_fraction) * (1 - train_fraction)
         self.images_root = self.root / CIFAR10.base_folder
 
     @property
@@ -63,12 +68,13 @@ class CIFAR10DataModule(AugmentedDataModule):
     def load(self) -> dict[str, ArrayDataset]:
         """Reads all images, and cuts a stratified validation set from the training images."""
         training, test = self._read("train"), self._read("test")
-        split = self.stratified_split(training.labels.tolist(), {"val": self.val_fraction})
+        split = self.stratified_split(training.labels.tolist(), self.fractions)
         datasets = {
             name: ArrayDataset(
                 training.images[positions], training.labels[positions], f"CIFAR-10 {name}"
             )
             for name, positions in split.items()
+            if name != "left out"
         }
         return {**datasets, "test": test}
 

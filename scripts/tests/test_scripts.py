@@ -21,6 +21,7 @@ import numpy as np
 import optuna
 import pytest
 import recipes
+import repeat
 import seeds
 from lightkeeper.cli import RunFolder
 from scaling import Bucket, Link, Step, forecast, measure
@@ -35,6 +36,7 @@ from tests.conftest import (
     TINY_TRAINER,
     as_in_a_terminal,
     cases,
+    fit,
     make_folder,
     one_line,
     read_json,
@@ -85,6 +87,26 @@ class Mine(ImageClassifier):
     def __init__(self, class_names, preprocessing, **kwargs):
         super().__init__(class_names, preprocessing, **{"arch": "mine.Net"} | kwargs)
 """
+
+
+def test_seeds_and_shares_are_trained_once_and_summed_up(workplace, monkeypatch, capsys):
+    make_folder(workplace / "images", dict.fromkeys("ab", 40))
+    trained: list[str] = []
+
+    def in_this_process(command: list[str]) -> int:
+        trained.append(fit(*command[3:]).run.path.name)
+        return 0
+
+    monkeypatch.setattr("repeat.run_apart", in_this_process)
+    options = ["--data=images", "--data.image_size=32", "--data.batch_size=4", *TINY_TRAINER]
+    for _ in range(2):  # the second time, all is there
+        repeat.main("mine", 2, [0.5, 1], [*options, *QUIET, *SLIM, "--data.num_workers=0"])
+    assert trained == ["0.5_0", "0.5_1", "1_0", "1_1"]
+    half, whole = (line.split() for line in capsys.readouterr().out.splitlines()[-3:-1])
+    assert half[:3] == ["runs/mine/0.5_0", "…", "runs/mine/0.5_1"]
+    assert int(half[3]) == pytest.approx(int(whole[3]) / 2, abs=12)
+    assert half[4] == whole[4] == "2"
+    assert (workplace / "runs" / "mine" / "images.png").exists()
 
 
 @cases(

@@ -61,3 +61,18 @@ def test_images_are_those_of_the_files_and_each_class_has_its_share_in_validatio
         pair for batch in training for pair in pairs(*batch)
     )
     assert Counter(label for _, label in parts["val"]) == dict.fromkeys(range(10), count)
+
+
+def test_a_share_of_the_training_images_is_part_of_a_larger_one(tmp_path, monkeypatch):
+    write_cifar10(tmp_path, monkeypatch, (120, 80, 30))
+
+    def parts(share):
+        data: Any = CIFAR10DataModule(str(tmp_path), batch_size=20, train_fraction=share)
+        return {name: pairs(split.images, split.labels) for name, split in data.load().items()}
+
+    whole, half, tenth = (parts(share) for share in (1.0, 0.5, 0.1))
+    for part in (half, tenth):
+        assert (part["val"], part["test"]) == (whole["val"], whole["test"])
+    assert all(pair in half["train"] for pair in tenth["train"])
+    assert Counter(label for _, label in half["train"]) == dict.fromkeys(range(10), 9)
+    assert Counter(label for _, label in tenth["train"]) == dict.fromkeys(range(10), 2)

@@ -7,6 +7,7 @@ from unicodedata import normalize
 import pytest
 import torch
 from lightkeeper.exact import UserError
+from lightkeeper.images._splits import SPLITS
 
 from tests.image_files import write_folder, write_images
 from tests.stubs import Files, attached, cases
@@ -233,3 +234,36 @@ def test_new_images_are_labelled_by_the_classes_of_a_checkpoint_and_may_lack_som
     data.expect_classes(["rose", "daisy"], "other.ckpt")
     data.setup("test")
     assert data.splits["all"].labels.tolist() == [0] * 4
+
+
+def parts_of(root, **options) -> dict[str, set[str]]:
+    files = module(root, **options).files()
+    return {split: {file.path for file in files if file.split == split} for split in SPLITS}
+
+
+@cases("options", {}, {"folds": 4, "fold": 2}, {"group": "patient[0-9]+"})
+def test_a_share_of_the_training_images_is_part_of_a_larger_one(tmp_path, options):
+    for label in ("a", "b"):
+        (tmp_path / label).mkdir()
+        for number in range(600):
+            (tmp_path / label / f"patient{number // 2}_{number}.jpg").write_bytes(b"not opened")
+    shares = (0.1, 0.3, 1.0)
+    tenth, third, whole = (parts_of(tmp_path, train_fraction=share, **options) for share in shares)
+    assert tenth["train"] < third["train"] < whole["train"]
+    for part, share in ((tenth, 0.1), (third, 0.3)):
+        assert (part["val"], part["test"]) == (whole["val"], whole["test"])
+        for label in ("/a/", "/b/"):
+            counts = [sum(label in path for path in each["train"]) for each in (part, whole)]
+            assert counts[0] / counts[1] == pytest.approx(share, abs=0.06)
+        if "group" in options:
+            kept = {path.rpartition("_")[0] for path in part["train"]}
+            others = whole["train"] - part["train"]
+            assert kept.isdisjoint(path.rpartition("_")[0] for path in others)
+
+
+def test_the_share_of_the_training_images_is_said_and_checked(tmp_path):
+    data = module(write_folder(tmp_path, CLASSES), train_fraction=0.5)
+    data.files()
+    assert "; 0.5 of the training images" in data.layout
+    with pytest.raises(UserError, match=r"train_fraction: must be in \(0, 1\], got 0"):
+        module(tmp_path, train_fraction=0)

@@ -71,7 +71,7 @@ def test_other_options_measure_training_images_wherever_these_are(root, options,
     assert trained_on(about, folder(root, **options), "val")
 
 
-@pytest.mark.parametrize("trained", [{}, *OTHERS])
+@pytest.mark.parametrize("trained", [{}, {"train_fraction": 0.5}, *OTHERS])
 def test_the_same_images_in_the_same_splits_are_unseen_wherever_they_are(root, trained):
     about = about_of(folder(root, **trained))
     root = root.rename(root.with_name("elsewhere"))

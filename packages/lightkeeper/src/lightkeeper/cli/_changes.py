@@ -20,7 +20,7 @@ _CALLBACKS = "trainer.callbacks"
 # of the data: other splits would test images that were trained on, other sizes compare two tasks
 _OF_SPLITS = (
     *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
-    *("group", "label_from", "split_column", "subset"),
+    *("train_fraction", "group", "label_from", "split_column", "subset"),
 )
 _OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
 # batches of another size would repeat or skip images of an epoch

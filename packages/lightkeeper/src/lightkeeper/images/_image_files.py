@@ -25,6 +25,7 @@ from ._splits import SPLITS, grouped_split
 from ._table import Table
 
 _SPLITS = ("all", *SPLITS)
+_LEFT_OUT = "left out"
 
 
 class ImageFilesDataModule(ResizedDataModule):
@@ -42,6 +43,8 @@ class ImageFilesDataModule(ResizedDataModule):
         folds: Cross-validates: the test set is one of that many parts of the images. Over all
             folds, each image is tested once.
         fold: The part, from 1.
+        train_fraction: The share of the training images to train on, about. A smaller share is part
+            of a larger one; the other splits stay as they are.
         channels: Takes images as they are stored, with that many channels; by default they become
             8-bit RGB.
         bits: The bits of each of these channels: 8, the default, or 16.
@@ -64,6 +67,7 @@ class ImageFilesDataModule(ResizedDataModule):
         label_from: str | None = None,
         folds: PositiveInt | None = None,
         fold: PositiveInt = 1,
+        train_fraction: float = 1.0,
         channels: PositiveInt | None = None,
         bits: Literal[8, 16] | None = None,
         class_names: list[str] | None = None,
@@ -87,6 +91,8 @@ class ImageFilesDataModule(ResizedDataModule):
         self.label_from = label_from
         self.folds = folds
         self.fold = fold
+        require(0 < train_fraction <= 1, "train_fraction", train_fraction, "in (0, 1]")
+        self.train_fraction = train_fraction
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.expected_classes = [*(class_names or ())]
@@ -170,23 +176,29 @@ class ImageFilesDataModule(ResizedDataModule):
             _require_whole_groups(files)
             count = len({file.group for file in files})
             notes.append(f"{count:,} groups, each in one split")
+        if self.train_fraction < 1:
+            notes.append(f"{self.train_fraction:.3g} of the training images")
         self.layout = "; ".join(notes)
         if self.folds is not None and "test" in splits:
             raise UserError(
                 f"each fold cuts a test set, but '{self.source}' has one already", "folds"
             )
+        fractions = {split: share for split, share in self.fractions.items() if split not in splits}
+        if self.train_fraction < 1:  # behind the others, so that these stay as they are
+            fractions[_LEFT_OUT] = (1 - sum(fractions.values())) * (1 - self.train_fraction)
         train = [file for file in files if file.split == "train"]
         cut = grouped_split(
             [file.label for file in train],
             [file.group for file in train],
-            {split: share for split, share in self.fractions.items() if split not in splits},
+            fractions,
             self.split_seed,
             self.fold,
             self.folds or 1,
         )
         train = [file._replace(split=split) for file, split in zip(train, cut, strict=True)]
         others = [file for file in files if file.split != "train"]
-        return sorted(train + others, key=lambda file: _SPLITS.index(file.split))
+        kept = [file for file in train + others if file.split != _LEFT_OUT]
+        return sorted(kept, key=lambda file: _SPLITS.index(file.split))
 
     def survey(self) -> dict[str, Any]:
         """Describes the images for JSON: classes, unreadable files, duplicates, sizes, formats."""

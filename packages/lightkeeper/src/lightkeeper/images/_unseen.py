@@ -17,7 +17,7 @@ from ._map_dataset import MapDatasetModule
 
 _OF_SPLITS = (
     *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
-    *("group", "split_column"),
+    *("train_fraction", "group", "split_column"),
 )
 _OF_PLACES = ("root", "file")
 _SAMPLE = 4096

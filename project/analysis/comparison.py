@@ -1,0 +1,139 @@
+"""Finished runs side by side: metrics over seeds, settings that differ, and tests of differences.
+
+Frames have a row for each run, by its folder; runs that differ in their seed alone are a group.
+"""
+
+from collections.abc import Mapping, Sequence
+from csv import QUOTE_NONE
+from itertools import combinations
+from math import nan
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+import pandas as pd
+import yaml
+from lightkeeper.cli import read_metrics
+from lightkeeper.exact import UserError
+from matplotlib.figure import Figure
+from scipy import stats
+
+_OF_ONE_RUN = ["seed_everything", "data.seed", "name", "trainer.default_root_dir"]
+_SHARES = ("accuracy", "top5")
+"""Metrics that are shares of the images, shown in percent."""
+
+
+def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Reads the metrics of a set that all runs have, with ``total``, the images; and settings.
+
+    Settings are text, by the names of options; ``images`` are those of training.
+    """
+    results = {run: read_metrics(run) for run in runs}
+    measured = {run: result[split] or {} for run, result in results.items()}
+    metrics = pd.DataFrame.from_dict(measured, orient="index").dropna(axis="columns")
+    if "total" not in metrics:
+        raise UserError(f"--split: not all of these runs have measured {split}")
+    configs = [yaml.safe_load(Path(run, "config.yaml").read_text("utf-8")) for run in results]
+    settings = pd.json_normalize(configs).set_axis(list(results))
+    settings.columns = settings.columns.str.replace(r"\.(init_args|class_path)\b", "", regex=True)
+    settings = settings.T.groupby(level=0).first().T  # an option may be null here, a class there
+    settings["images"] = [(run.get("images") or {}).get("train") for run in results.values()]
+    return metrics.select_dtypes("float").assign(total=metrics["total"]), settings.astype(
+        str
+    ).fillna("")
+
+
+def differing(settings: pd.DataFrame) -> pd.DataFrame:
+    """Keeps the settings that differ between runs, other than seeds and folders."""
+    kept = settings.drop(columns=_OF_ONE_RUN, errors="ignore")
+    return kept.loc[:, kept.nunique() > 1]
+
+
+def groups_of(settings: pd.DataFrame) -> pd.Series:
+    """Names the group of each run, after the first and the last of its runs."""
+    keys = ["\n".join(row) for row in differing(settings).to_numpy()]
+    runs = settings.index.to_series().groupby(keys)
+    return runs.transform(lambda group: " … ".join(dict.fromkeys(group.iloc[[0, -1]])))
+
+
+def summary(metrics: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
+    """Computes the mean and the standard deviation of each metric over the ``n`` runs of a group."""
+    runs = metrics.drop(columns="total").groupby(groups, sort=False)
+    table = runs.mean().join(runs.std().add_suffix("_std"))
+    table.insert(0, "n", runs.size())
+    return table.rename_axis("runs")
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Formats a summary as text, such as ``96.47% ± 0.43``."""
+    text = table[["n"]].astype(str)
+    for name in [name for name in table if f"{name}_std" in table]:
+        scale, digits, unit = (100, 2, "%") if name in _SHARES else (1, 4, "")
+        text[name] = [
+            f"{scale * mean:.{digits}f}{unit}" + (f" ± {scale * std:.{digits}f}" if n > 1 else "")
+            for n, mean, std in table[["n", name, f"{name}_std"]].itertuples(index=False)
+        ]
+    return text
+
+
+def formatted(table: pd.DataFrame, kind: Literal["text", "markdown", "latex", "csv"]) -> str:
+    """Formats a table; LaTeX needs the package booktabs."""
+    if kind == "text":
+        return table.to_string(index_names=False) + "\n"
+    table = table.reset_index()
+    if kind == "latex":
+        return table.to_latex(index=False, escape=True)
+    if kind == "csv":
+        return table.to_csv(index=False)
+    text = table.to_csv(index=False, sep="|", quoting=QUOTE_NONE, escapechar="\\")
+    head, *rows = [f"|{line}|\n" for line in text.splitlines()]
+    return "".join([head, f"|{'---|' * len(table.columns)}\n", *rows])
+
+
+def interval(values: Sequence[float], images: int | None = None) -> tuple[float, float]:
+    """Returns the 95% interval of a mean, NaN if unknown.
+
+    Of several runs, that is Student's t interval, of how seeds vary. Of one run, it is Wilson's
+    interval of a share of ``images`` (https://doi.org/10.1080/01621459.1927.10502953).
+    """
+    if len(values) > 1:
+        mean, half = fmean(values), stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+        return mean - half, mean + half
+    if images is None:
+        return nan, nan
+    share = stats.binomtest(round(values[0] * images), images).proportion_ci(method="wilson")
+    return share.low, share.high
+
+
+def mcnemar(correct: Mapping[str, Sequence[bool]]) -> pd.DataFrame:
+    """Tests each pair of models by McNemar's exact test (https://doi.org/10.1007/BF02295996).
+
+    Takes by model, for the same images in the same order, whether it is right. Returns the numbers
+    of images that one of the two alone classifies correctly, and the two-sided p-value.
+    """
+    rows = []
+    for pair in combinations(correct, 2):
+        outcomes = list(zip(*(correct[name] for name in pair), strict=True))
+        counts = outcomes.count((True, False)), outcomes.count((False, True))
+        p = stats.binomtest(counts[0], sum(counts)).pvalue if any(counts) else 1.0
+        rows.append((*pair, *counts, p))
+    names = ["first", "second", "first alone right", "second alone right", "p"]
+    return pd.DataFrame(rows, columns=names).set_index(names[:2])
+
+
+def comparison_figure(metrics: pd.DataFrame, groups: pd.Series) -> Figure:
+    """Draws each metric: the mean of each group with its 95% interval, and its runs as ticks."""
+    names = metrics.columns.drop("total")
+    size = (3 + 2.6 * len(names), 1.2 + 0.4 * groups.nunique())
+    figure = Figure(figsize=size, layout="constrained", dpi=110)
+    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    for axes, name in zip(panels, names, strict=True):
+        images = int(metrics["total"].iloc[0]) if name in _SHARES else None
+        for group, values in metrics[name].groupby(groups, sort=False):
+            (mean,) = axes.plot([values.mean()], [group], "o")
+            axes.plot([*values], [group] * len(values), "|", color=mean.get_color())
+            axes.hlines([group], *interval([*values], images), colors=mean.get_color())
+        axes.set_xlabel(name)
+        axes.grid(axis="x", alpha=0.3)
+    panels[0].set_ylim(groups.nunique() - 0.5, -0.5)  # the first on top
+    return figure

@@ -1,0 +1,66 @@
+"""``python -m project.compare``: finished runs side by side, over seeds."""
+
+from typing import Literal
+
+from jsonargparse import Namespace
+from jsonargparse.typing import Path_fc
+from lightkeeper.cli import CommandParser, run_command
+from lightkeeper.exact import UserError
+
+
+def parser() -> CommandParser:
+    """Returns the parser of the options."""
+    parser = CommandParser(
+        prog="python -m project.compare",
+        description="Compares finished runs: the mean and the standard deviation of each metric over"
+        " runs that differ in their seed alone, and the settings in which the others differ.",
+        epilog="example: python -m project.compare runs/a_* runs/b_* --output compared.png",
+    )
+    parser.add_argument("runs", type=str, nargs="+", help="Folders of runs, as in runs/NAME.")
+    parser.add_argument(
+        "--split", type=Literal["val", "test"], default="test", help="val or test: whose metrics."
+    )
+    parser.add_argument(
+        "--format",
+        type=Literal["text", "markdown", "latex", "csv"],
+        default="text",
+        help="text, markdown, latex or csv.",
+    )
+    parser.add_argument(
+        "--output", type=Path_fc, help="A .png, .svg or .pdf file for means with 95% intervals."
+    )
+    parser.add_argument(
+        "--mcnemar",
+        action="store_true",
+        help="Test each pair of runs, as its checkpoints classify the same test images.",
+    )
+    parser.add_import()
+    return parser
+
+
+def main(options: Namespace) -> None:
+    """Prints the tables, and draws the figure."""
+    # here, so that --help need not import pandas
+    from project.analysis import comparison
+
+    metrics, settings = comparison.read_runs(options.runs, options.split)
+    groups = comparison.groups_of(settings)
+    table = comparison.summary(metrics, groups)
+    differing = comparison.differing(settings).groupby(groups, sort=False).first()
+    tables = [comparison.readable(table), differing.T.rename_axis("setting")]
+    if options.format == "csv":
+        tables = [table.join(differing)]
+    if options.mcnemar:
+        from project.analysis.evaluation import correct_on_test  # which imports torch
+
+        tables.append(comparison.mcnemar(correct_on_test(options.runs)))
+    print("\n".join(comparison.formatted(part, options.format) for part in tables if part.size))
+    if options.output is not None:
+        try:
+            comparison.comparison_figure(metrics, groups).savefig(options.output)
+        except ValueError as error:  # of a format that is not known
+            raise UserError(str(error), "--output") from error
+
+
+if __name__ == "__main__":
+    run_command(lambda: main(parser().parse_args()))

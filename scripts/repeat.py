@@ -1,0 +1,79 @@
+"""Trains with several seeds and sums up: ``python scripts/repeat.py NAME --seeds 5 OPTIONS``, those of project.fit.
+
+With ``--fractions 0.1,0.3,1``, it does so on these shares of the training images, and draws test accuracy by their number in
+``runs/NAME/images.png``. The same command resumes: finished runs are left as they are.
+"""
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pandas as pd
+from lightkeeper.cli import run_apart, run_command
+from matplotlib.figure import Figure
+
+from project.analysis.comparison import (
+    formatted,
+    groups_of,
+    interval,
+    read_runs,
+    readable,
+    summary,
+)
+
+
+def train(folder: Path, seeds: int, fractions: list[float], options: list[str]) -> list[str]:
+    """Trains what is not finished, and returns all runs; ends as a training ends that fails."""
+    runs = []
+    for fraction in fractions:
+        for seed in range(seeds):
+            share = [f"--data.train_fraction={fraction}"] if fraction < 1 else []
+            name = f"{fraction:g}_{seed}" if len(fractions) > 1 else f"{seed}"
+            of_run = [*share, f"--seed_everything={seed}", f"--name={name}"]
+            command = [sys.executable, "-m", "project.fit", *options, *of_run]
+            runs.append(str(folder / name))
+            is_finished = (folder / name / "metrics.json").exists()
+            root = f"--trainer.default_root_dir={folder}"
+            if not is_finished and (code := run_apart([*command, root])):
+                sys.exit(code)
+    return runs
+
+
+def images_figure(metrics: pd.DataFrame, images: pd.Series) -> Figure:
+    """Draws test accuracy by the number of training images, with 95% intervals."""
+    figure = Figure(figsize=(6, 4), layout="constrained", dpi=110)
+    axes = figure.add_subplot(xscale="log", xlabel="training images", ylabel="test accuracy")
+    points = metrics["accuracy"].groupby(images.astype(int))
+    means = points.mean()
+    axes.plot(means.index, means, "o-")
+    total = int(metrics["total"].iloc[0])
+    for count, values in points:
+        axes.vlines(count, *interval([*values], total))
+    axes.set_xticks(means.index, [f"{count:,}" for count in means.index])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def main(name: str, seeds: int, fractions: list[float], options: list[str]) -> None:
+    """Trains, prints mean and deviation over seeds, and draws accuracy by training images."""
+    folder = Path("runs") / name
+    runs = train(folder, seeds, fractions, options)
+    metrics, settings = read_runs(runs, "test")
+    groups = groups_of(settings)
+    images = settings["images"].groupby(groups, sort=False).first()
+    table = readable(summary(metrics, groups))
+    table.insert(0, "images", images)
+    print(formatted(table, "text"))
+    if len(fractions) > 1:
+        images_figure(metrics, settings["images"]).savefig(folder / "images.png")
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(prog="python scripts/repeat.py", allow_abbrev=False)
+    parser.add_argument("name", help="the folder of the runs, below runs/")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
+    parser.add_argument("--fractions", default="1", help="shares, such as 0.1,0.3,1")
+    known, others = parser.parse_known_args()
+    shares = [float(share) for share in known.fractions.split(",")]
+    run_command(lambda: main(known.name, known.seeds, shares, others))

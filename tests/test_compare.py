@@ -1,0 +1,91 @@
+"""Runs are compared by their own metrics, over seeds, and image by image."""
+
+import csv
+import json
+import math
+import shutil
+import statistics
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from project import compare
+from project.analysis import comparison
+from tests.conftest import call, cases, one_line
+
+ACCURACIES = {"sgd_0": 0.5, "sgd_1": 0.625, "sgd_2": 0.5625, "adam|w": 0.75}
+
+
+@pytest.fixture
+def runs(workplace) -> list[str]:
+    for name, accuracy in ACCURACIES.items():
+        model: dict[str, Any] = {"class_path": "SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}
+        if name == "adam|w":
+            model = {"class_path": "AdamW", "init_args": {"lr": 0.1}}
+        config = {
+            "name": name,
+            "seed_everything": int(100 * accuracy),
+            "model": {"optimizer": model},
+        }
+        measured = {"accuracy": accuracy, "f1": accuracy / 2, "correct": 16 * accuracy, "total": 16}
+        (run := workplace / name).mkdir()
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+        (run / "metrics.json").write_text(json.dumps({"test": measured, "val": None}))
+    return list(ACCURACIES)
+
+
+def test_runs_that_differ_in_their_seed_alone_are_a_row_of_mean_and_deviation(runs, capsys):
+    call(compare, *runs, "--format=csv", "--output=chart.png")
+    sgd, adam = csv.DictReader(capsys.readouterr().out.strip().splitlines())
+    assert (sgd["runs"], sgd["n"], adam["runs"], adam["n"]) == ("sgd_0 … sgd_2", "3", "adam|w", "1")
+    values = list(ACCURACIES.values())[:3]
+    assert float(sgd["accuracy"]) == pytest.approx(statistics.mean(values))
+    assert float(sgd["accuracy_std"]) == pytest.approx(statistics.stdev(values))
+    differing = ["model.optimizer", "model.optimizer.momentum"]  # and neither rate nor seed
+    assert [name for name in sgd if "." in name] == differing
+    assert [sgd[name] for name in differing] == ["SGD", "0.9"]
+    assert Path("chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", ["text", "markdown", "latex"])
+def test_each_format_has_the_same_cells(runs, capsys, kind):
+    call(compare, *runs, f"--format={kind}")
+    text = capsys.readouterr().out.replace("\\", "")
+    for cell in ("56.25% ± 6.25", "75.00%", "0.2812 ± 0.0312", "adam|w", "model.optimizer"):
+        assert cell in text
+
+
+@cases(
+    "options complaint",
+    (["--split=val"], "not all of these runs have measured val"),
+    (["--output=chart.docx"], "--output: Format 'docx' is not supported"),
+)
+def test_what_cannot_be_compared_is_one_line(runs, capsys, options, complaint):
+    assert complaint in one_line(lambda: call(compare, *runs, *options), capsys)
+
+
+def test_two_checkpoints_are_compared_on_the_same_images_alone(tiny_run, workplace, capsys):
+    shutil.copytree(tiny_run, workplace / "copy")
+    call(compare, tiny_run, "copy", "--mcnemar")
+    assert capsys.readouterr().out.split()[-3:] == ["0", "0", "1.0"]
+
+
+def test_an_interval_is_wilsons_or_students():
+    share, images, z = 0.75, 40, 1.959963984540054
+    centre = (share + z**2 / (2 * images)) / (1 + z**2 / images)
+    half = z / (1 + z**2 / images) * math.sqrt(share * 0.25 / images + (z / images) ** 2 / 4)
+    assert comparison.interval([share], images) == pytest.approx((centre - half, centre + half))
+    half = 12.706204736174698 * statistics.stdev([0.5, 0.6]) / math.sqrt(2)  # a table's, for n = 2
+    assert comparison.interval([0.5, 0.6], images) == pytest.approx((0.55 - half, 0.55 + half))
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (1, 0), (5, 5), (3, 17), (600, 520)])
+def test_the_p_value_is_that_of_the_exact_binomial_test(counts):
+    first = [True] * counts[0] + [False] * counts[1] + [True] * 7
+    second = [False] * counts[0] + [True] * counts[1] + [True] * 7
+    tail = sum(comb(sum(counts), count) for count in range(min(counts) + 1))
+    (row,) = comparison.mcnemar({"a": first, "b": second}).reset_index().to_numpy().tolist()
+    assert row == ["a", "b", *counts, pytest.approx(min(1, 2 * tail / 2 ** sum(counts)))]
