@@ -338,7 +338,8 @@ def test_a_threshold_is_the_best_of_all_for_its_target(target, positive):
 
 
 def proportion_ci(hits, total):
-    return stats.binomtest(hits, total).proportion_ci(method="wilson")
+    test = stats.binomtest(hits, total)  # type: ignore[attr-defined]  # has no types
+    return test.proportion_ci(method="wilson")
 
 
 def test_the_balanced_accuracy_is_scikit_learns():
