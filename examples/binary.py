@@ -42,19 +42,14 @@ class BinaryClassifier(ImageClassifier):
     ) -> None:
         if len(class_names) != 2 or positive not in class_names:
             raise UserError(f"--model.positive must be one of two classes, which are {class_names}")
-        targets = {"sensitivity": sensitivity, "specificity": specificity, "costs": costs}
-        self.target: dict[str, Any] = {
-            name: target for name, target in targets.items() if target is not None
-        } or {"specificity": 0.95}
-        if len(self.target) > 1:
-            raise UserError(f"--model: give one of {' and '.join(self.target)}, not both")
+        self.target = (sensitivity, specificity, costs)
         self.positive = class_names.index(positive)
         super().__init__(class_names, **kwargs)
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Adds both metrics; of two classes, torchmetrics' AUROC of each is the same."""
         metrics: dict[str, Any] = {"accuracy": DecidedAccuracy(2), "f1": DecidedF1(2)}
-        metrics["sensitivity"] = OperatingPoint(**self.target)
+        metrics["sensitivity"] = OperatingPoint(*self.target)
         for metric in metrics.values():
             metric.positive = self.positive
         return metrics | {"auroc": MulticlassAUROC(2)}

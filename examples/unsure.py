@@ -8,15 +8,12 @@ python -m examples.unsure runs/NAME/checkpoints/best.ckpt photos --count 50 > un
 import csv
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError
-
-if TYPE_CHECKING:
-    from project.model import ImageClassifier
 
 
 def parser() -> CommandParser:
@@ -36,6 +33,7 @@ def main(options: Namespace) -> None:
     """Prints a row for each image: path, label and confidence, the least sure first."""
     from torchvision.datasets.folder import IMG_EXTENSIONS  # here: --help need not import torch
 
+    from examples.recipes.energy import log_sums
     from project.model import ImageClassifier
 
     files = sorted(options.folder.rglob("*"))
@@ -54,22 +52,6 @@ def main(options: Namespace) -> None:
         [path, prediction.label, f"{score:.4f}"]
         for score, path, prediction in unsure[: options.count]
     )
-
-
-def log_sums(model: "ImageClassifier", paths: list[Path]) -> list[float]:
-    """Returns the negative energy of each image, low if it resembles no class.
-
-    Liu et al., 2020, https://arxiv.org/abs/2010.03759, section 3.1.
-    """
-    from lightkeeper.images import prepare
-    from torch import inference_mode, stack
-
-    sums = list[float]()
-    for start in range(0, len(paths), 64):
-        images = [prepare(path, model.preprocessing) for path in paths[start : start + 64]]
-        with inference_mode():
-            sums += model.evaluation_logits(stack(images).to(model.device)).logsumexp(1).tolist()
-    return sums
 
 
 if __name__ == "__main__":

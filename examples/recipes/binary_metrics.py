@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from lightkeeper.exact import UserError
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics.classification import BinaryROC
@@ -44,7 +45,7 @@ class OperatingPoint(BinaryROC):
         sensitivity: The least sensitivity; the threshold has the greatest specificity with it.
         specificity: The least specificity; the threshold has the greatest sensitivity with it.
         costs: Those of a missed positive and of a false alarm; the threshold has the least sum.
-            One of the three is given.
+            One of the three is given, or none, for a specificity of 0.95.
     """
 
     chosen: float | None = None
@@ -58,7 +59,13 @@ class OperatingPoint(BinaryROC):
         costs: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
-        self.sensitivity, self.specificity, self.costs = sensitivity, specificity, costs
+        if [sensitivity, specificity, costs].count(None) < 2:
+            raise UserError(
+                "give one of --model.sensitivity, --model.specificity and --model.costs"
+            )
+        self.sensitivity = sensitivity
+        self.specificity = 0.95 if specificity is None else specificity
+        self.costs = costs
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Keeps the probabilities of the positive class."""
@@ -87,6 +94,6 @@ class OperatingPoint(BinaryROC):
         elif self.sensitivity is not None:
             utility = torch.where(hits >= self.sensitivity - _ROUNDING, -false_alarms, -2)
         else:
-            least = (self.specificity or 0) - _ROUNDING
-            utility = torch.where(1 - false_alarms >= least, hits, -2)
+            is_enough = 1 - false_alarms >= self.specificity - _ROUNDING
+            utility = torch.where(is_enough, hits, -2)
         return thresholds[utility.argmax()].item()

@@ -13,8 +13,9 @@ import pytest
 import timm
 import torch
 from lightkeeper.exact import UserError
-from scipy import stats
+from lightkeeper.images import prepare
 from lightning.pytorch.callbacks import LambdaCallback
+from scipy import stats
 from scipy.special import softmax
 from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score, roc_curve
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -152,6 +153,14 @@ def test_the_command_of_ones_own_lists_the_least_confident_images_first(
     listed = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["path"] for row in listed] == [path for _, path in expected[:4]]
     assert [row["confidence"] for row in listed] == [f"{share:.4f}" for share, _ in expected[:4]]
+    call(unsure, best, "photos", "--by=energy")
+    listed = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    model = ImageClassifier.load_from_checkpoint(best).eval()
+    images = torch.stack([prepare(row["path"], model.preprocessing) for row in listed])
+    with torch.inference_mode():
+        energy = model(images).exp().sum(1).log().tolist()
+    assert [float(row["energy"]) for row in listed] == pytest.approx(energy, abs=1e-3)
+    assert energy == sorted(energy)
     Path("none").mkdir()
     assert "folder: there are no images" in one_line(lambda: call(unsure, best, "none"), capsys)
 
@@ -358,7 +367,8 @@ def test_a_threshold_is_the_best_of_all_for_its_target(target, positive):
 
 
 def proportion_ci(hits, total):
-    return stats.binomtest(hits, total).proportion_ci(method="wilson")
+    test = stats.binomtest(hits, total)  # type: ignore[attr-defined]  # has no types
+    return test.proportion_ci(method="wilson")
 
 
 def test_the_balanced_accuracy_is_scikit_learns():

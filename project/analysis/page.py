@@ -110,7 +110,7 @@ def image_sections(
         "grad_cam": cams,
         "no_grad_cam": no_cams,
         "channels": len(model.preprocessing["mean"]),
-        "groups": len(groups.unique()),
+        "groups": int(groups.max()) + 1,
         "split_counts": {
             split: labels[labels >= 0].bincount(minlength=len(model.class_names)).tolist()
             for split, labels in counts.items()

@@ -365,8 +365,9 @@ class ImageClassifier(LightningModule):
         They are the network's, divided by the temperature of ``evaluate --calibrate``, if any.
         """
         exact = exact if self.exact_evaluation is None else self.exact_evaluation
-        classify = partial(exact_logits, self, exact=exact)
-        return mean_logits(classify, images, views) / self.about.get("temperature", 1.0)
+        return mean_logits(partial(exact_logits, self, exact=exact), images, views).div(
+            self.about.get("temperature", 1.0)
+        )
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns each image's cross entropy, float32 (N,); 0 for labels of -1."""

@@ -249,7 +249,7 @@ def test_a_sweep_waits_for_a_run_that_is_still_being_trained(workplace, monkeypa
         run = RunFolder("runs/lr", "trial_000")
         run.create()
         wait_until(Path("enough").exists, workplace)
-        run.write_metrics({"val": {"accuracy": 0.5}, "test": {}})
+        run.write_metrics({"val": {"accuracy": 0.5}, "test": {}}, {})
 
     with catch_warnings(action="ignore", category=DeprecationWarning):  # it needs no thread of this
         (holder := get_context("fork").Process(target=hold)).start()
