@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import torch
-from prepare import open_photo, prepare
+from prepare import open_photo, pixels
 
-about = dict.fromkeys(["class_names", "resize", "crop", "fit", "interpolation", "mean"], "")
+about = {"class_names": ""}
 classify = torch.export.load("model.pt2", extra_files=about).module()
-images = torch.from_numpy(prepare(open_photo(Path("photo.jpg").read_bytes()), about)[None].copy())
+images = torch.from_numpy(pixels(open_photo(Path("photo.jpg").read_bytes()))[None].copy())
 probabilities = classify(images)[0]
 print(json.loads(about["class_names"])[probabilities.argmax()], probabilities.max().item())

@@ -1,4 +1,4 @@
-"""Opens, resizes and crops a photo outside of an exported file, with PIL, as its metadata say."""
+"""Opens a photo, and for a file that was exported with --prepared resizes and crops it, with PIL."""
 
 import contextlib
 import io
@@ -53,6 +53,11 @@ def upright(image):
     with contextlib.suppress(Exception):  # PIL keeps what it has read
         method = METHODS.get(image.getexif().get(0x0112))
     return image if method is None else image.transpose(method)
+
+
+def pixels(image):
+    """Turn a PIL image into uint8 (3, height, width)."""
+    return np.asarray(upright(image).convert("RGB")).transpose(2, 0, 1)
 
 
 def prepare(image, about):

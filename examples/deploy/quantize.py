@@ -1,4 +1,6 @@
-"""Quantizes model.onnx to 8 bits, small.onnx, calibrated on the images in photos/: ``python quantize.py``.
+"""Quantizes prepared.onnx to 8 bits, small.onnx, calibrated on the images in photos/: ``python quantize.py``.
+
+Export it with ``--prepared``: in 8 bits, resizing would be wrong.
 
 ``reduce_range`` avoids overflows on x86 processors without VNNI. Measure the accuracy afterwards; some networks lose much.
 """
@@ -27,9 +29,9 @@ class Photos(CalibrationDataReader):
         return next(self.inputs, None)
 
 
-about = onnxruntime.InferenceSession("model.onnx").get_modelmeta().custom_metadata_map
+about = onnxruntime.InferenceSession("prepared.onnx").get_modelmeta().custom_metadata_map
 quant_pre_process(
-    "model.onnx", "small.onnx", skip_symbolic_shape=True
+    "prepared.onnx", "small.onnx", skip_symbolic_shape=True
 )  # merges BatchNorm into convolutions
 operators = [
     "Conv",

@@ -10,7 +10,7 @@ import litserve
 import onnxruntime
 from fastapi import HTTPException
 from PIL import Image
-from prepare import open_photo, prepare
+from prepare import open_photo, pixels
 from pydantic import Base64Bytes, BaseModel
 
 Image.MAX_IMAGE_PIXELS = 25_000_000  # PIL refuses images with twice as many
@@ -33,7 +33,7 @@ class Classifier(litserve.LitAPI):
     def decode_request(self, request: Upload):
         """Turn a request into the network's input."""
         try:
-            return prepare(open_photo(request.image), self.about)[None]
+            return pixels(open_photo(request.image))[None]
         except Exception as error:  # PIL raises all kinds
             raise HTTPException(400, "the image cannot be read") from error
 

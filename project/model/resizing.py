@@ -72,21 +72,20 @@ class Resizing(nn.Module):
         centre, whose unit is a pixel of the coarser grid.
         """
         size, offset = self._place(sides, axis)
-        length = sides[axis]
-        # the first place, which is cut off below, has perhaps the largest weight
-        first = torch.zeros(1, dtype=torch.long)
-        places = torch.cat([first, torch.arange(self._crop[axis]) + offset])[:, None]
-        # whole numbers, as a float32 has no exact centre far from 0
-        distance = (2 * torch.arange(length) + 1) * size - (2 * places + 1) * length
-        x = distance.abs().float() / (2 * torch.sym_max(size, length))
+        length, crop = sides[axis], self._crop[axis]
+        outputs = torch.arange(size)[:, None]
+        # whole numbers and float64, as half of a bit decides which byte a tie becomes
+        distance = (2 * torch.arange(length) + 1) * size - (2 * outputs + 1) * length
+        x = distance.abs().double() / (2 * torch.sym_max(size, length))
         if self._is_cubic:
             near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
             weights = torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
         else:
             weights = (1 - x).relu()
+        weights = weights / weights.sum(1, keepdim=True)
+        if self._white == 255:  # torch scales bytes by weights of 16 bits, of all outputs alike
+            unit = ((2**15 - 0.5) / weights.max()).log2().floor().clamp(max=22).exp2()
+            weights = weights.sign() * (weights.abs() * unit + 0.5).floor() / unit
+        places = torch.arange(crop)[:, None] + offset
         is_inside = (places >= 0) & (places < size)
-        weights = torch.where(is_inside, weights / weights.sum(1, keepdim=True), 0.0)
-        if self._white == 255:  # torch scales bytes by weights of 16 bits
-            bits = ((2**15 - 0.5) / weights.max()).log2().floor().clamp(max=22)
-            weights = (weights * bits.exp2()).round() / bits.exp2()
-        return weights[1:]
+        return torch.where(is_inside, weights[places[:, 0].clamp(0, size - 1)], 0.0).float()

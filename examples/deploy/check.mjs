@@ -1,0 +1,21 @@
+// Checks model.onnx in JavaScript on checks.jsonl of write_checks.py: node check.mjs onnxruntime-node, or onnxruntime-web.
+
+import { createReadStream, readFileSync } from "node:fs";
+import { createInterface } from "node:readline";
+
+const ort = await import(process.argv[2]);
+const session = await ort.InferenceSession.create(readFileSync("model.onnx"));
+const place = (values) => values.indexOf(Math.max(...values));
+let [count, agreeing, largest] = [0, 0, 0];
+for await (const line of createInterface({ input: createReadStream("checks.jsonl") })) {
+  const check = JSON.parse(line);
+  const pixels = Uint8Array.from(Buffer.from(check.pixels, "base64"));
+  const images = new ort.Tensor("uint8", pixels, check.shape);
+  const { probabilities } = await session.run({ images });
+  const found = [...probabilities.data];
+  largest = Math.max(largest, ...found.map((value, at) => Math.abs(value - check.probabilities[at])));
+  agreeing += place(found) === place(check.probabilities);
+  count += 1;
+}
+console.log(`${agreeing} of ${count} agree, probabilities to ${largest.toPrecision(2)}`);
+process.exit(largest > 1e-3 ? 1 : 0);
