@@ -14,7 +14,7 @@ import torch
 from lightkeeper.exact import UserError
 from lightkeeper.images._checkpoint import ABOUT
 from scipy.optimize import minimize_scalar
-from scipy.stats import binomtest, bootstrap  # type: ignore[attr-defined]  # has no types
+from scipy.stats import binomtest, bootstrap
 from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.nn import functional as F

@@ -80,10 +80,9 @@ class Probe(CachedFeatures):
         strength = 10 ** (self.current_epoch / 2 - 4)
         self.log("train/C", strength, prog_bar=True)
         data = self._split("train")
-        weight, bias = fit_head(data.images, data.labels, self.network_head, strength)
-        with torch.no_grad():
-            self.network_head.weight.copy_(weight.view_as(self.network_head.weight))
-            self.network_head.bias.copy_(bias)
+        head = self.network_head
+        weight, bias = fit_head(data.images, data.labels, head, strength)
+        head.load_state_dict({"weight": weight.view_as(head.weight), "bias": bias})
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Updates the metrics, and counts a step."""
@@ -163,8 +162,9 @@ def fit_head(
     """
     mean = features.mean(0)
     scale = (features - mean).square().mean().sqrt()
-    weight = head.weight.detach().cpu().flatten(1)
-    bias = head.bias.detach().cpu() + weight @ mean
+    start = head.state_dict()
+    weight = start["weight"].cpu().flatten(1)
+    bias = start["bias"].cpu() + weight @ mean
     if len(weight) == 2:  # scikit-learn has one row then, of the second class's log odds
         weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
     model = LogisticRegression(C=strength, max_iter=_MOST_ITERATIONS, warm_start=True)

@@ -10,8 +10,8 @@ from lightkeeper.exact import UserError
 from lightkeeper.images import ImageBatch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
-from project.model.normalize import resized
 from project.model.schedules import total_steps
 
 
@@ -89,3 +89,12 @@ class ProgressiveResizing(Callback):
         """Does so after an error as well, which may come before training starts."""
         if hasattr(self, "_hook"):
             self._hook.remove()
+
+
+def resized(images: Tensor, size: int | None) -> Tensor:
+    """Resizes images to a width, bilinearly with antialiasing, to float, unless they have it."""
+    height, width = images.shape[-2:]
+    if size is None or size == width:
+        return images
+    shape = (size * height // width, size)
+    return interpolate(images.float(), size=shape, mode="bilinear", antialias=True)

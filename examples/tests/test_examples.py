@@ -367,7 +367,7 @@ def test_a_threshold_is_the_best_of_all_for_its_target(target, positive):
 
 
 def proportion_ci(hits, total):
-    test = stats.binomtest(hits, total)  # type: ignore[attr-defined]  # has no types
+    test = stats.binomtest(hits, total)
     return test.proportion_ci(method="wilson")
 
 

@@ -14,7 +14,10 @@ import yaml
 from lightkeeper.exact import UserError
 from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import LambdaCallback
+from PIL import Image
+from timm.data.mixup import mixup_target
 from timm.data.transforms_factory import transforms_imagenet_train
+from timm.loss.binary_cross_entropy import BinaryCrossEntropy as TimmBinaryCrossEntropy
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import SGD, AdamW
@@ -23,16 +26,25 @@ from torchvision.transforms.v2 import Normalize, RandomErasing
 from torchvision.transforms.v2.functional import to_pil_image
 
 from examples.recipes.airbench import Airbench, WhitenByFirstBatch, patch_covariance
+from examples.recipes.binary_cross_entropy import BinaryCrossEntropy
 from examples.recipes.blurpool import blurpool
 from examples.recipes.erasing import NormalizedErasing
 from examples.recipes.grad_checkpointing import GradientCheckpointing
 from examples.recipes.head_first import HeadFirst
 from examples.recipes.linear import LinearWithWarmup
 from examples.recipes.muon import Muon
-from examples.recipes.progressive_resizing import ProgressiveResizing
+from examples.recipes.progressive_resizing import ProgressiveResizing, resized
 from examples.recipes.timm_transforms import RandAugment
 from tests.conftest import ROOT, draw_image, small
-from tests.model.test_classifier import Memory, classifier, linear, require_no_reading, trainer
+from tests.model.test_classifier import (
+    Memory,
+    classifier,
+    linear,
+    make_images,
+    random_logits,
+    require_no_reading,
+    trainer,
+)
 from tests.model.test_optimizers import cosine, require_rates_that_differ, train
 
 
@@ -280,3 +292,28 @@ def test_lamb_of_timm_trains_with_its_two_groups(workplace):
     groups = cli.trainer.optimizers[0].param_groups
     assert [group["weight_decay"] for group in groups] == [0.02, 0.0]
     assert cli.trainer.global_step == 8
+
+
+def test_a_smaller_image_is_the_one_of_pil_and_another_stays():
+    images = make_images(1, side=50)
+    pixels, found = (batch[0].permute(1, 2, 0).numpy() for batch in (images, resized(images, 32)))
+    expected = np.array(
+        Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float32
+    )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1.0)
+    assert resized(images, None) is resized(images, 50) is images
+
+
+@pytest.mark.parametrize("sum_classes", [False, True])
+@pytest.mark.parametrize("threshold", [None, 0.2])
+def test_binary_cross_entropy_is_that_of_timm_with_labels_that_its_mixup_makes(
+    threshold, sum_classes
+):
+    logits, labels = random_logits(16, 5), torch.arange(16) % 5
+    ours = BinaryCrossEntropy(0.1, threshold, sum_classes)
+    theirs = TimmBinaryCrossEntropy(0.1, threshold, sum_classes=sum_classes)
+    soft = [mixup_target(labels, 5, 0.7, smoothing) for smoothing in (0.0, 0.1)]
+    for left, right in ((labels, labels), soft):  # timm's mixup smooths, torchvision's does not
+        losses = ours(logits, left)
+        torch.testing.assert_close(losses.mean(), theirs(logits, right))
+        assert losses.shape == (16,)

@@ -46,14 +46,16 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
 def differing(settings: pd.DataFrame) -> pd.DataFrame:
     """Keeps the settings that differ between runs, other than seeds and folders."""
     kept = settings.drop(columns=_OF_ONE_RUN, errors="ignore")
-    return kept.loc[:, kept.nunique() > 1]
+    changed: pd.DataFrame = kept.loc[:, kept.nunique() > 1]
+    return changed
 
 
 def groups_of(settings: pd.DataFrame) -> pd.Series:
     """Names the group of each run, after the first and the last of its runs."""
     keys = ["\n".join(row) for row in differing(settings).to_numpy()]
     runs = settings.index.to_series().groupby(keys)
-    return runs.transform(lambda group: " … ".join(dict.fromkeys(group.iloc[[0, -1]])))
+    names: pd.Series = runs.transform(lambda runs: " … ".join(dict.fromkeys(runs.iloc[[0, -1]])))
+    return names
 
 
 def summary(metrics: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
@@ -61,7 +63,8 @@ def summary(metrics: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
     runs = metrics.drop(columns="total").groupby(groups, sort=False)
     table = runs.mean().join(runs.std().add_suffix("_std"))
     table.insert(0, "n", runs.size())
-    return table.rename_axis("runs")
+    table.index.name = "runs"
+    return table
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

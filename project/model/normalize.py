@@ -1,9 +1,8 @@
-"""Normalising and resizing images on the device."""
+"""Normalising images on the device."""
 
 import torch
 from lightkeeper.images import Preprocessing
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def image_shape(preprocessing: Preprocessing) -> tuple[int, int, int]:
@@ -42,12 +41,3 @@ class Normalization:
         factors = (1 / self.std, -self.mean / self.std)
         scale, shift = (values.expand(row).contiguous(memory_format=layout) for values in factors)
         return torch.addcmul(shift, x, scale, out=x).to(like.dtype)
-
-
-def resized(images: Tensor, size: int | None) -> Tensor:
-    """Resizes images to a width, bilinearly with antialiasing, to float, unless they have it."""
-    height, width = images.shape[-2:]
-    if size is None or size == width:
-        return images
-    shape = (size * height // width, size)
-    return F.interpolate(images.float(), size=shape, mode="bilinear", antialias=True)

@@ -1,6 +1,7 @@
 """Resizing inside an exported file, from operators that every runtime computes alike."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from lightkeeper.images import Preprocessing
@@ -58,10 +59,11 @@ class Resizing(nn.Module):
         if self._fit == "squash":
             return crop, 0
         if self._fit == "pad":
-            size = torch.sym_min(crop, self._crop[1 - axis] * length // other)
-            size = torch.sym_max(1, size)
+            scaled = self._crop[1 - axis] * length // other
+            size = cast(int, torch.sym_max(1, torch.sym_min(crop, scaled)))  # a SymInt in tracing
             return size, -((crop - size) // 2)
-        size = torch.sym_max(self._resize[axis], self._resize[1 - axis] * length // other)
+        scaled = self._resize[1 - axis] * length // other
+        size = cast(int, torch.sym_max(self._resize[axis], scaled))
         margin = size - crop
         return size, (margin + margin % 4 // 3) // 2  # a half is rounded to an even number
 
@@ -76,7 +78,7 @@ class Resizing(nn.Module):
         outputs = torch.arange(size)[:, None]
         # whole numbers and float64, as half of a bit decides which byte a tie becomes
         distance = (2 * torch.arange(length) + 1) * size - (2 * outputs + 1) * length
-        x = distance.abs().double() / (2 * torch.sym_max(size, length))
+        x = distance.abs().double() / (2 * cast(int, torch.sym_max(size, length)))
         if self._is_cubic:
             near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
             weights = torch.where(x < 1, near, torch.where(x < 2, far, 0.0))

@@ -13,10 +13,7 @@ import torch
 from lightkeeper.exact import UserError
 from lightkeeper.exact._non_finite import StopOnNonFinite
 from lightning.pytorch import Callback, LightningDataModule
-from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
-from timm.data.mixup import mixup_target
-from timm.loss.binary_cross_entropy import BinaryCrossEntropy as TimmBinaryCrossEntropy
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
@@ -24,10 +21,9 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from project.data import SyntheticFlowersDataModule
-from project.model import BinaryCrossEntropy, CrossEntropy, ImageClassifier
+from project.model import CrossEntropy, ImageClassifier
 from project.model.formats import ProbabilityNetwork
 from project.model.inference import mean_logits
-from project.model.normalize import resized
 from tests.conftest import SLIM, TINY, cases, evaluate, fit, quiet_trainer, small
 
 trainer: Any = quiet_trainer
@@ -152,16 +148,6 @@ def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(views, p
     torch.testing.assert_close(mean_logits(classify, images, views), expected)
 
 
-def test_a_smaller_image_is_the_one_of_pil_and_another_stays():
-    images = make_images(1, side=50)
-    pixels, found = (batch[0].permute(1, 2, 0).numpy() for batch in (images, resized(images, 32)))
-    expected = np.array(
-        Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float32
-    )
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1.0)
-    assert resized(images, None) is resized(images, 50) is images
-
-
 def test_what_is_exported_takes_means_over_views():
     model, images = classifier(test_time_augmentation="flip_and_shift").eval(), make_images(4)
     with torch.no_grad():
@@ -252,21 +238,6 @@ def test_labels_may_be_soft_and_are_smoothed():
         expected = losses @ torch.tensor(weights or [1.0] * 3, dtype=torch.float64)
         found = CrossEntropy(0.2, weights)(logits, soft).double()
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("sum_classes", [False, True])
-@pytest.mark.parametrize("threshold", [None, 0.2])
-def test_binary_cross_entropy_is_that_of_timm_with_labels_that_its_mixup_makes(
-    threshold, sum_classes
-):
-    logits, labels = random_logits(16, 5), torch.arange(16) % 5
-    ours = BinaryCrossEntropy(0.1, threshold, sum_classes)
-    theirs = TimmBinaryCrossEntropy(0.1, threshold, sum_classes=sum_classes)
-    soft = [mixup_target(labels, 5, 0.7, smoothing) for smoothing in (0.0, 0.1)]
-    for left, right in ((labels, labels), soft):  # timm's mixup smooths, torchvision's does not
-        losses = ours(logits, left)
-        torch.testing.assert_close(losses.mean(), theirs(logits, right))
-        assert losses.shape == (16,)
 
 
 def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validation_measures_as_ever():

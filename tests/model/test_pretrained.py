@@ -301,14 +301,13 @@ def test_of_a_checkpoint_of_ours_the_network_is_taken_whatever_a_subclass_keeps_
     assert all(torch.equal(model.state_dict()[name], value) for name, value in own.items())
 
 
-TINY = {"depth": 1, "num_heads": 2}
-BACKBONES = {  # a small one of each family, and an image size that is not its own
+TINY: dict[str, Any] = {"depth": 1, "num_heads": 2}
+BACKBONES: dict[
+    str, tuple[dict[str, Any], int]
+] = {  # a small one of each family, and an image size that is not its own
     "vit_small_patch14_dinov2": ({**TINY, "embed_dim": 24}, 98),
     "vit_small_patch14_reg4_dinov2": ({**TINY, "embed_dim": 24}, 56),
-    "vit_small_patch16_dinov3": (
-        {**TINY, "embed_dim": 24},
-        96,
-    ),  # positions by rotation alone
+    "vit_small_patch16_dinov3": ({**TINY, "embed_dim": 24}, 96),  # positions by rotation alone
     "vit_base_patch16_siglip_224": ({**TINY, "embed_dim": 24}, 320),
     "vit_base_patch32_clip_224": ({**TINY, "embed_dim": 24}, 96),
     "eva02_tiny_patch14_224": ({"depth": 1, "embed_dim": 24}, 98),
@@ -320,11 +319,12 @@ BACKBONES = {  # a small one of each family, and an image size that is not its o
 @pytest.mark.parametrize("kind", ["pth", "safetensors", "folder", "folder of torch's", "run"])
 def test_weights_at_another_image_size_are_those_of_timm(tmp_path, arch, kind, capsys):
     args, size = BACKBONES[arch]
-    about = {"file": str(tmp_path / "w.safetensors"), "hf_hub_id": None, "num_classes": 5}
-    source = timm.create_model(arch, num_classes=5, **args)
+    file = str(tmp_path / "w.safetensors")
+    about: Any = {"file": file, "hf_hub_id": None, "num_classes": 5}
+    source: Any = timm.create_model(arch, num_classes=5, **args)
     for parameter in source.parameters():
         nn.init.normal_(parameter, std=0.2)
-    save_file(source.state_dict(), about["file"])
+    save_file(source.state_dict(), file)
     reference = timm.create_model(
         arch, pretrained=True, pretrained_cfg_overlay=about, num_classes=5, img_size=size, **args
     )
@@ -333,8 +333,8 @@ def test_weights_at_another_image_size_are_those_of_timm(tmp_path, arch, kind, c
     if "folder" in kind:
         save_for_hf(source, str(path), model_args=args, safe_serialization=kind == "folder")
     elif kind == "run":
-        native = {**PREPROCESSING, "crop": source.pretrained_cfg["input_size"][1]}
-        model = ImageClassifier([*"abcde"], native, f"timm/{arch}", args, weights=about["file"])
+        native: Any = {**PREPROCESSING, "crop": source.pretrained_cfg["input_size"][1]}
+        model = ImageClassifier([*"abcde"], native, f"timm/{arch}", args, weights=file)
         checkpoint_of(model, path)
     else:
         (torch.save if kind == "pth" else save_file)(source.state_dict(), path)
@@ -414,7 +414,8 @@ class WithHiddenLayer(nn.Module):
 
 
 def test_a_hidden_layer_of_a_head_is_kept_as_it_is():
-    old, new = WithHiddenLayer(5), WithHiddenLayer(6)
+    old: Any = WithHiddenLayer(5)
+    new: Any = WithHiddenLayer(6)
     load_weights(new, old.state_dict(), "", [*reversed(KNOWN), "ant"], KNOWN)
     torch.testing.assert_close(new.head[0].state_dict(), old.head[0].state_dict())
     torch.testing.assert_close(new.head[1].weight[:5], old.head[1].weight.flip(0))

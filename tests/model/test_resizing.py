@@ -1,5 +1,7 @@
 """Resizing inside exported files, beside torchvision's transforms."""
 
+from typing import Any
+
 import pytest
 import torch
 from lightkeeper.images import Preprocessing, prepare
@@ -10,7 +12,7 @@ from project.model.resizing import Resizing
 SIZES = [(37, 37), (500, 333), (91, 20), (20, 91), (64, 47), (1, 1), (13, 300), (401, 799)]
 
 
-def by_torchvision(image: torch.Tensor, about: Preprocessing) -> torch.Tensor:
+def by_torchvision(image: torch.Tensor, about: dict[str, Any]) -> torch.Tensor:
     """What torchvision's transforms make of an image, uint8 (channels, crop, crop)."""
     crop, how = about["crop"], InterpolationMode(about["interpolation"])
     if about["fit"] == "squash":
@@ -36,8 +38,8 @@ def test_pixels_differ_from_torchvision_by_at_most_1_and_few_do(fit, interpolati
     generator = torch.Generator().manual_seed(channels)
     unequal = pixels = 0
     for crop, resize in ((32, 36), (33, 38)):
-        about = Preprocessing(resize=resize, crop=crop, fit=fit, interpolation=interpolation)
-        about |= {"mean": [0.2, 0.4, 0.6, 0.5, 0.9][:channels], "std": [0.2] * channels}
+        about: Any = {"mean": [0.2, 0.4, 0.6, 0.5, 0.9][:channels], "std": [0.2] * channels}
+        about |= {"resize": resize, "crop": crop, "fit": fit, "interpolation": interpolation}
         for size in SIZES:
             shape = (channels, *size)
             image = torch.randint(256, shape, generator=generator, dtype=torch.uint8)

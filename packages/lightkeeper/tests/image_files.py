@@ -75,9 +75,10 @@ def difference(image, expected):
 
 def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
     """What torchvision's transforms make of the pixels, uint8 (3, crop, crop)."""
-    crop, fit = about["crop"], about.get("fit", "crop")
-    sizes = {"crop": (about["resize"],), "pad": (None,), "squash": ((crop, crop),)}
-    options = {"max_size": crop} if fit == "pad" else {}
+    crop: Any = about["crop"]
+    fit = about.get("fit", "crop")
+    sizes: Any = {"crop": (about["resize"],), "pad": (None,), "squash": ((crop, crop),)}
+    options: Any = {"max_size": crop} if fit == "pad" else {}
     scaled: Tensor = v2.Compose(
         [v2.PILToTensor(), v2.Resize(*sizes[fit], antialias=True, **options)]
     )(image)

@@ -74,7 +74,7 @@ def test_a_rectangle_is_what_torchvision_makes_of_the_image(fit, crop):
         factors = size[0] / shape[1], size[1] / shape[0]
         factor = max(factors) if fit == "crop" else min(factors)
         scaled = [max(1, int(side * factor + 1e-9)) for side in (shape[1], shape[0])]
-        steps = {
+        steps: Any = {
             "crop": [v2.Resize(scaled), v2.CenterCrop(crop)],
             "squash": [v2.Resize(crop)],
             "pad": [v2.Resize(scaled), Padded(crop, options["mean"])],
@@ -183,7 +183,7 @@ def test_training_has_a_size_of_its_own_and_evaluation_keeps_its_own(tmp_path, k
 class OwnSteps(Files):
     """Overrides what the options say."""
 
-    preprocessing = preprocessing(crop=20, resize=24)  # type: ignore[assignment]
+    preprocessing = preprocessing(crop=20, resize=24)
 
 
 def test_training_follows_a_preprocessing_that_a_subclass_overrides(tmp_path):

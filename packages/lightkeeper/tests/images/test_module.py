@@ -158,7 +158,7 @@ def test_repeats_takes_images_as_the_sampler_of_timm_does_each_time_augmented_an
                 torch.cat,
                 zip(*epoch_of(attached(data, world_size=world_size, rank=rank)), strict=True),
             )
-            dataset = data.splits["train"]
+            dataset: Any = data.splits["train"]
             assert torch.equal(indices % 300, once[[*theirs]] % 300)
             assert torch.equal(labels, dataset.labels[indices % 300])
             assert len(indices.unique()) == 300 // world_size

@@ -159,7 +159,7 @@ class Bookkeeping(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Notes how many batches a share of them is, as Lightning rounds it down."""
-        share: int | float = trainer.limit_train_batches  # type: ignore[attr-defined]
+        share = trainer.limit_train_batches
         loader = trainer.train_dataloader
         if isinstance(share, float) and 0 < share < 1 and isinstance(loader, Sized):
             of = f"{trainer.num_training_batches} of the {len(loader)} training batches"
