@@ -1,10 +1,8 @@
 """Files of the kinds that examples and pages name."""
 
 import json
-from inspect import signature
 from pathlib import Path
 
-from project.data import FolderDataModule
 from tests.conftest import draw_image, make_folder
 
 
@@ -38,11 +36,3 @@ def write_imagenet(folder: Path) -> None:
     """Images in the folders that the configs of ImageNet name, with others for the test."""
     for split, count in {"train": 14, "test": 3}.items():
         make_folder(folder / "imagenet" / split, dict.fromkeys("abc", count), (80, 72))
-
-
-def of_this_version(config: Path) -> str:
-    """The text of a config without the options that data modules do not have yet."""
-    known = {name for base in FolderDataModule.__mro__ for name in signature(base).parameters}
-    later = {"train_size", "repeats"} - known
-    lines = config.read_text().splitlines()
-    return "\n".join(line for line in lines if line.strip().partition(":")[0] not in later)

@@ -32,7 +32,7 @@ from torchvision.models import resnet18
 from torchvision.ops._utils import split_normalization_params
 from torchvision.transforms.v2 import Normalize
 
-from examples.tests.files import of_this_version, write_imagenet
+from examples.tests.files import write_imagenet
 from project.fit import FitCLI
 from tests.conftest import ONE_CPU, QUIET, ROOT, fit
 from tests.model.test_classifier import Memory, linear, trainer
@@ -189,7 +189,7 @@ class Record(Callback):
 
 
 def text_of(name: str) -> str:
-    return of_this_version(ROOT / "configs" / "imagenet" / f"{name}.yaml")
+    return (ROOT / "configs" / "imagenet" / f"{name}.yaml").read_text()
 
 
 def peak_of(config: dict[str, Any]) -> float:
