@@ -80,7 +80,7 @@ class OperatingPoint(BinaryROC):
             found = (shares[labels == label] >= threshold) == bool(label)
             hits, total = int(found.sum()), len(found)
             results[name] = hits / max(total, 1)
-            results[f"{name}_interval"] = wilson_interval(hits, total)
+            results[f"{name}_interval"] = [*wilson_interval(hits, total)]
         thresholds = [1 - threshold, threshold][:: 1 if self.positive else -1]
         return results | {"thresholds": thresholds}
 

@@ -94,7 +94,7 @@ def formatted(table: pd.DataFrame, kind: Literal["text", "markdown", "latex", "c
     return "".join([head, f"|{'---|' * len(table.columns)}\n", *rows])
 
 
-def interval(values: Sequence[float], images: int | None = None) -> list[float]:
+def interval(values: Sequence[float], images: int | None = None) -> tuple[float, float]:
     """Returns the 95% interval of a mean, NaN if unknown.
 
     Of several runs, that is Student's t interval, of how seeds vary. Of one run, it is Wilson's
@@ -102,8 +102,8 @@ def interval(values: Sequence[float], images: int | None = None) -> list[float]:
     """
     if len(values) > 1:
         half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-        return [fmean(values) - half, fmean(values) + half]
-    return [nan, nan] if images is None else wilson_interval(round(values[0] * images), images)
+        return fmean(values) - half, fmean(values) + half
+    return (nan, nan) if images is None else wilson_interval(round(values[0] * images), images)
 
 
 def mcnemar(correct: Mapping[str, Sequence[bool]]) -> pd.DataFrame:

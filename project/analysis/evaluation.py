@@ -64,7 +64,7 @@ def with_probabilities(
 
 
 def groups_of(predictions: Predictions, data: ImageDataModule) -> Tensor:
-    """Numbers the groups of images, such as patients, int64 (N,); of one each if there are none."""
+    """Numbers each image's group, such as a patient, int64 (N,); without groups, each is its own."""
     files = data.files() if isinstance(data, ImageFilesDataModule) else []
     group_of = {file.path: file.group for file in files}
     paths = map(predictions.path, range(len(predictions.labels)))
