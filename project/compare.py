@@ -12,8 +12,8 @@ def parser() -> CommandParser:
     """Returns the parser of the options."""
     parser = CommandParser(
         prog="python -m project.compare",
-        description="Compares finished runs: the mean and the standard deviation of each metric over"
-        " runs that differ in their seed alone, and the settings in which the others differ.",
+        description="Compares finished runs: the mean and the standard deviation of each metric"
+        " over runs that differ in their seed alone, and the settings in which the others differ.",
         epilog="example: python -m project.compare runs/a_* runs/b_* --output compared.png",
     )
     parser.add_argument("runs", type=str, nargs="+", help="Folders of runs, as in runs/NAME.")
@@ -40,8 +40,9 @@ def parser() -> CommandParser:
 
 def main(options: Namespace) -> None:
     """Prints the tables, and draws the figure."""
-    # here, so that --help need not import pandas
+    # here, so that --help need not import torch
     from project.analysis import comparison
+    from project.analysis.evaluation import correct_on_test
 
     metrics, settings = comparison.read_runs(options.runs, options.split)
     groups = comparison.groups_of(settings)
@@ -51,8 +52,6 @@ def main(options: Namespace) -> None:
     if options.format == "csv":
         tables = [table.join(differing)]
     if options.mcnemar:
-        from project.analysis.evaluation import correct_on_test  # which imports torch
-
         tables.append(comparison.mcnemar(correct_on_test(options.runs)))
     print("\n".join(comparison.formatted(part, options.format) for part in tables if part.size))
     if options.output is not None:

@@ -95,17 +95,16 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         if self.config.split == "all":
             raise UserError("--calibrate needs a validation set, which --split all does not leave")
         self.require_unseen("val")
-        model, data, trainer = self.model, self.datamodule, self.trainer
-        model.about.pop("temperature", None)
-        data.test_split = "val"
-        trainer.test(model, datamodule=data, verbose=False)
-        data.test_split = "test"
-        facts = self.calibration() if trainer.is_global_zero else {}
-        model.about |= trainer.strategy.broadcast(facts)
-        if model.thresholds:  # of other probabilities
-            trainer.validate(model, datamodule=data, verbose=False)
-        if trainer.is_global_zero:
-            self.keep_in_checkpoint(**facts, thresholds=model.thresholds)
+        self.model.about.pop("temperature", None)
+        self.datamodule.test_split = "val"
+        self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
+        self.datamodule.test_split = "test"
+        facts = self.calibration() if self.trainer.is_global_zero else {}
+        self.model.about |= self.trainer.strategy.broadcast(facts)
+        if self.model.thresholds:  # of other probabilities
+            self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
+        if self.trainer.is_global_zero:
+            self.keep_in_checkpoint(**facts, thresholds=self.model.thresholds)
 
     def calibration(self) -> dict[str, object]:
         """Returns what the checkpoint is to say of its calibration, from its predictions."""
@@ -120,8 +119,9 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         after = (logits / temperature).softmax(1)
         errors = [reliability(probabilities, labels).ece for probabilities in (before, after)]
         self.say(
-            f"  temperature {temperature:.3f} from {len(val.known)} validation images, whose calibration"
-            f" error was {errors[0]:.2%} and is {errors[1]:.2%}: kept in {self.config.checkpoint}\n"
+            f"  temperature {temperature:.3f} from {len(val.known)} validation images, whose"
+            f" calibration error was {errors[0]:.2%} and is {errors[1]:.2%}: kept in"
+            f" {self.config.checkpoint}\n"
         )
         coverage = coverage_thresholds(after[range(len(labels)), labels])
         facts: dict[str, object] = {"temperature": temperature}
@@ -146,27 +146,27 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
     def write_predictions(self, path: Path_fc) -> None:
         """Writes a row for each image."""
         predictions = self.predictions("--output_predictions")
-        names, shares = list[str](), predictions.logits.numpy()  # without columns, if not kept
+        names: list[str] = []
+        shares = predictions.logits.numpy()  # without columns, if not kept
         if self.config.probabilities:
             names = [f"probability_{name}" for name in self.model.class_names]
             shares = with_probabilities(self.model, predictions, {}).probabilities.numpy()
-        known, correct = predictions.known.tolist(), predictions.correct.tolist()
+        correct = predictions.correct.tolist()
         confidence = predictions.confidence.numpy()  # float32, which has the shortest text
         with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
             writer = csv.DictWriter(file, [*COLUMNS, *names], lineterminator="\n")
             writer.writeheader()
-            for at in range(len(known)):
-                row: dict[str, object] = {"path": predictions.path(at)}
-                if known[at]:
+            for at, is_known in enumerate(predictions.known):
+                row: dict[str, object] = {"path": predictions.path(at), "error": "has no label"}
+                if is_known:
                     row |= {
                         "label": self.model.label_names(predictions.predicted[at]),
                         "confidence": confidence[at],
+                        "error": None,
                         "true_label": self.model.label_names(predictions.labels[at]),
                         "correct": json.dumps(correct[at]),
                         **dict(zip(names, shares[at], strict=False)),
                     }
-                else:
-                    row["error"] = "has no label"
                 writer.writerow(row)
         self.say(f"  each image's prediction is in {path}\n")
 

@@ -59,7 +59,6 @@ MULTILABEL = ["--model=examples.multilabel.MultilabelClassifier", "--monitor=val
 PAIRS = ["--data=examples.multilabel.FlowerPairs", *TINY_DATA]
 RUN = Path("runs/run")
 BEST = RUN / "checkpoints" / "best.ckpt"
-LAST = RUN / "checkpoints" / "last.ckpt"
 
 
 def cases(names: str, *rows: Any, **options: Any) -> Any:

@@ -37,13 +37,6 @@ def descendants(pid: int) -> Iterator[int]:
         yield from descendants(int(child))
 
 
-def is_running(pid: int) -> bool:
-    """False for a process that has ended, whether or not its parent has noticed."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    return False
-
-
 def wait_until(condition: Callable[[], object], place: Path) -> None:
     """Waits two minutes at most, or fails the test with the log."""
     deadline = time.monotonic() + 120

@@ -1,14 +1,11 @@
-"""A data module of noise, batches that are compared, and small files."""
+"""A data module of noise, and batches that are compared."""
 
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from lightkeeper.images import ArrayDataset
 
 from project.data.augmentation import AugmentedDataModule
-from tests.conftest import draw_image
 
 
 def noise_splits(**sizes: int) -> dict[str, ArrayDataset]:
@@ -33,20 +30,6 @@ class NoiseDataModule(AugmentedDataModule):
 
     def load(self) -> dict[str, ArrayDataset]:
         return noise_splits(**self.sizes)
-
-
-def write_parquet(file: Path, columns: dict[str, Any]) -> Path:
-    """Writes columns, where the extra is installed that reads them."""
-    pyarrow = pytest.importorskip("pyarrow", reason="the extra tables is not installed")
-    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), file)
-    return file
-
-
-def write_images(root: Path, patterns: dict[str, int]) -> None:
-    """Small files of so many numbers for each pattern of a path."""
-    for path in [pattern.format(at) for pattern, count in patterns.items() for at in range(count)]:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        draw_image(0.5, len(path), (20, 18)).save(root / path)
 
 
 def attached(data: Any) -> Any:

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from examples.tests.files import write_coco
-from tests.conftest import QUIET, ROOT, SLIM, TINY_TRAINER, fit
+from tests.conftest import QUIET, ROOT, SLIM, TINY_TRAINER, draw_image, fit
 from tests.data.test_hugging_face import save_parquet, save_splits
-from tests.stubs import write_images, write_parquet
 
 TABLE = (ROOT / "docs" / "your_data.md").read_text().partition("at a glance")[2].partition("\n## ")
 ROWS = re.findall(r"^\| (.*) \| (.*) \|$", TABLE[0], re.M)[1:]
@@ -22,8 +21,18 @@ QUICK = ["--trainer.fast_dev_run=true", "--data.image_size=16", "--data.batch_si
 CATS = ("cat", "dog")
 
 
+def write_parquet(file: Path, columns: dict[str, Any]) -> Path:
+    """Writes columns, where the extra is installed that reads them."""
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra tables is not installed")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), file)
+    return file
+
+
 def images(*patterns: str, count: int = 12) -> None:
-    write_images(Path(), dict.fromkeys(patterns, count))
+    """Writes so many small files for each pattern of a path."""
+    for path in [Path(pattern.format(at)) for pattern in patterns for at in range(count)]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw_image(0.5, len(str(path)), (20, 18)).save(path)
 
 
 def table(

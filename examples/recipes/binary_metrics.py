@@ -13,6 +13,7 @@ from torchmetrics.utilities import dim_zero_cat
 from project.analysis.tables import wilson_interval
 from project.model.metrics import Accuracy, MacroF1
 
+_NEVER = 1 + 2**-20  # a threshold above all probabilities, of which float32 has 1, too
 _ROUNDING = 1e-6  # of rates in float32
 
 
@@ -80,8 +81,8 @@ class OperatingPoint(BinaryROC):
             found = (shares[labels == label] >= threshold) == bool(label)
             hits, total = int(found.sum()), len(found)
             results[name] = hits / max(total, 1)
-            results[f"{name}_interval"] = wilson_interval(hits, total)
-        thresholds = [1 - threshold, threshold][:: 1 if self.positive else -1]
+            results[f"{name}_interval"] = [*wilson_interval(hits, total)]
+        thresholds = [max(1 - threshold, 0.0), threshold][:: 1 if self.positive else -1]
         return results | {"thresholds": thresholds}
 
     def _best(self, labels: Tensor) -> float:
@@ -96,4 +97,5 @@ class OperatingPoint(BinaryROC):
         else:
             is_enough = 1 - false_alarms >= self.specificity - _ROUNDING
             utility = torch.where(is_enough, hits, -2)
-        return thresholds[utility.argmax()].item()
+        best = int(utility.argmax())
+        return thresholds[best].item() if best else _NEVER  # torchmetrics puts 1 first

@@ -13,7 +13,6 @@ from lightning.pytorch.callbacks import LambdaCallback
 from examples.recipes.airbench import Airbench
 from examples.tests.test_examples import vit
 from tests.conftest import (
-    LAST,
     MULTILABEL,
     PAIRS,
     ROOT,
@@ -25,6 +24,8 @@ from tests.conftest import (
     small,
     stop_at,
 )
+
+LAST = RUN / "checkpoints" / "last.ckpt"
 
 
 class Row(NamedTuple):

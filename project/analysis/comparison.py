@@ -18,6 +18,8 @@ from lightkeeper.exact import UserError
 from matplotlib.figure import Figure
 from scipy import stats
 
+from project.analysis.tables import wilson_interval
+
 _OF_ONE_RUN = ["seed_everything", "data.seed", "name", "trainer.default_root_dir"]
 _SHARES = ("accuracy", "top5")
 """Metrics that are shares of the images, shown in percent."""
@@ -38,9 +40,8 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     settings.columns = settings.columns.str.replace(r"\.(init_args|class_path)\b", "", regex=True)
     settings = settings.T.groupby(level=0).first().T  # an option may be null here, a class there
     settings["images"] = [(run.get("images") or {}).get("train") for run in results.values()]
-    return metrics.select_dtypes("float").assign(total=metrics["total"]), settings.astype(
-        str
-    ).fillna("")
+    numbers = metrics.select_dtypes("float").assign(total=metrics["total"])
+    return numbers, settings.astype(str).fillna("")
 
 
 def differing(settings: pd.DataFrame) -> pd.DataFrame:
@@ -59,9 +60,9 @@ def groups_of(settings: pd.DataFrame) -> pd.Series:
 
 
 def summary(metrics: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
-    """Computes the mean and the standard deviation of each metric over the ``n`` runs of a group."""
+    """Computes each metric's mean and standard deviation over the ``n`` runs of a group."""
     runs = metrics.drop(columns="total").groupby(groups, sort=False)
-    table = runs.mean().join(runs.std().add_suffix("_std"))
+    table: pd.DataFrame = runs.mean().join(runs.std().add_suffix("_std"))
     table.insert(0, "n", runs.size())
     table.index.name = "runs"
     return table
@@ -69,7 +70,7 @@ def summary(metrics: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """Formats a summary as text, such as ``96.47% ± 0.43``."""
-    text = table[["n"]].astype(str)
+    text: pd.DataFrame = table[["n"]].astype(str)
     for name in [name for name in table if f"{name}_std" in table]:
         scale, digits, unit = (100, 2, "%") if name in _SHARES else (1, 4, "")
         text[name] = [
@@ -97,15 +98,12 @@ def interval(values: Sequence[float], images: int | None = None) -> tuple[float,
     """Returns the 95% interval of a mean, NaN if unknown.
 
     Of several runs, that is Student's t interval, of how seeds vary. Of one run, it is Wilson's
-    interval of a share of ``images`` (https://doi.org/10.1080/01621459.1927.10502953).
+    interval of a share of ``images``.
     """
     if len(values) > 1:
-        mean, half = fmean(values), stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-        return mean - half, mean + half
-    if images is None:
-        return nan, nan
-    share = stats.binomtest(round(values[0] * images), images).proportion_ci(method="wilson")
-    return share.low, share.high
+        half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+        return fmean(values) - half, fmean(values) + half
+    return (nan, nan) if images is None else wilson_interval(round(values[0] * images), images)
 
 
 def mcnemar(correct: Mapping[str, Sequence[bool]]) -> pd.DataFrame:
@@ -131,8 +129,8 @@ def comparison_figure(metrics: pd.DataFrame, groups: pd.Series) -> Figure:
     figure = Figure(figsize=size, layout="constrained", dpi=110)
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, names, strict=True):
-        images = int(metrics["total"].iloc[0]) if name in _SHARES else None
         for group, values in metrics[name].groupby(groups, sort=False):
+            images = int(metrics["total"][values.index[0]]) if name in _SHARES else None
             (mean,) = axes.plot([values.mean()], [group], "o")
             axes.plot([*values], [group] * len(values), "|", color=mean.get_color())
             axes.hlines([group], *interval([*values], images), colors=mean.get_color())

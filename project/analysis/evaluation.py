@@ -64,7 +64,7 @@ def with_probabilities(
 
 
 def groups_of(predictions: Predictions, data: ImageDataModule) -> Tensor:
-    """Numbers the groups of images, such as patients, int64 (N,); each its own if there are none."""
+    """Numbers each image's group, such as a patient, int64 (N,); without groups, each is its own."""
     files = data.files() if isinstance(data, ImageFilesDataModule) else []
     group_of = {file.path: file.group for file in files}
     paths = map(predictions.path, range(len(predictions.labels)))
@@ -106,7 +106,8 @@ def correct_on_test(runs: Sequence[str]) -> dict[str, list[bool]]:
     Raises:
         UserError: The runs have different test images.
     """
-    correct, digests = dict[str, list[bool]](), set[str]()
+    correct: dict[str, list[bool]] = {}
+    digests: set[str] = set()
     for run in runs:
         best = Path(run, "checkpoints", "best.ckpt")
         data = ImageDataModule.load_from_checkpoint(best)

@@ -21,15 +21,15 @@ RATES = {
 """The rates of a class that tables and plots show, if known, and their headings."""
 
 
-def wilson_interval(hits: int, total: int) -> list[float]:
+def wilson_interval(hits: int, total: int) -> tuple[float, float]:
     """Returns the 95% interval of a share (Wilson, 1927, https://doi.org/10.2307/2276774).
 
-    It is [0, 1] of nothing.
+    It is (0, 1) of nothing.
     """
     z = NormalDist().inv_cdf(0.975)
-    centre, denominator = hits + z * z / 2, total + z * z
-    half = z * math.sqrt(hits * (total - hits) / max(total, 1) + z * z / 4)
-    return [max(0.0, (centre - half) / denominator), min(1.0, (centre + half) / denominator)]
+    centre = (hits + z * z / 2) / (total + z * z)
+    half = z * math.sqrt(hits * (total - hits) / max(total, 1) + z * z / 4) / (total + z * z)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def interval_in_words(hits: int, total: int) -> str:

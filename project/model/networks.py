@@ -61,8 +61,8 @@ def build_network(
 
 
 def build_for_images(
-    arch: str, num_classes: int, arch_args: dict[str, Any] | None, preprocessing: Preprocessing
-) -> tuple[nn.Module, dict[str, Any] | None]:
+    arch: str, num_classes: int, arch_args: dict[str, object] | None, preprocessing: Preprocessing
+) -> tuple[nn.Module, dict[str, object] | None]:
     """Builds a network for images of the crop's size; returns its arguments, too.
 
     If a timm network accepts no other size than its own, as most vision transformers, these have

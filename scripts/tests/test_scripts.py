@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
+from contextlib import suppress
 from itertools import combinations
 from multiprocessing import get_context
 from pathlib import Path
@@ -43,7 +44,7 @@ from tests.conftest import (
     rows,
     succeed,
 )
-from tests.processes import descendants, is_running, started, wait_until
+from tests.processes import descendants, started, wait_until
 
 SWEEP = ROOT / "examples" / "launch" / "sweep.py"
 OPTIONS = [FLOWERS, "--data.train_size=256", *TINY_DATA[1:4], *TINY_TRAINER, *QUIET, *SLIM]
@@ -178,6 +179,13 @@ def test_labels_are_corrected_where_the_list_still_suggests_another(workplace):
     label_errors.main(Path(), "labels.csv")
     labels = {row["path"]: row["label"] for row in rows("labels.csv")}
     assert labels == {"a": "rose", "b": "tulip", "c": "rose"}
+
+
+def is_running(pid: int) -> bool:
+    """False for a process that has ended, whether or not its parent has noticed."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    return False
 
 
 def trials():

@@ -36,6 +36,17 @@ def by_formula(model, layer, to_map):
     return torch.stack(cams)
 
 
+def model_of(build: Callable[[], nn.Module]) -> ImageClassifier:
+    """A model of three classes with a network of fixed weights, none of which are all zero."""
+    torch.manual_seed(1)
+    model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch="resnet9_slim").eval()
+    model.network = build().eval()
+    for parameter in model.parameters():  # some heads start from zero
+        if parameter.abs().max() == 0:
+            nn.init.normal_(parameter, std=0.1)
+    return model
+
+
 def small_vit(**options: Any) -> nn.Module:
     sizes: dict[str, Any] = {"img_size": 64, "patch_size": 8, "embed_dim": 48}
     sizes |= {"depth": 2, "num_heads": 3}
@@ -61,12 +72,7 @@ def small_vit(**options: Any) -> nn.Module:
 def test_grad_cam_is_that_of_the_last_layer_with_places_of_any_network(
     build, layer, to_map, monkeypatch
 ):
-    torch.manual_seed(1)
-    model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch="resnet9_slim").eval()
-    model.network = build().eval()
-    for parameter in model.parameters():  # some heads start from zero
-        if parameter.abs().max() == 0:
-            nn.init.normal_(parameter, std=0.1)
+    model = model_of(build)
     expected = by_formula(model, model.network.get_submodule(layer), to_map)
     model.network.requires_grad_(False)  # a frozen network is explained, too
     torch.testing.assert_close(grad_cam(model, IMAGES), expected, rtol=1e-3, atol=1e-4)
@@ -150,11 +156,6 @@ def test_grad_cam_is_hottest_where_a_planted_patch_decides_the_class(name):
     ids=["class token", "registers", "attention pooling", "class attention", "torchvision"],
 )
 def test_grad_cam_is_said_to_be_impossible_where_tokens_are_not_averaged(build):
-    torch.manual_seed(1)
-    model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch="resnet9_slim").eval()
-    model.network = build().eval()
-    for parameter in model.parameters():  # some heads start from zero
-        if parameter.abs().max() == 0:
-            nn.init.normal_(parameter, std=0.1)
+    model = model_of(build)
     with pytest.raises(ValueError, match="does not average its tokens of image patches"):
         grad_cam(model, IMAGES)

@@ -77,11 +77,12 @@ def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
     """What torchvision's transforms make of the pixels, uint8 (3, crop, crop)."""
     crop: Any = about["crop"]
     fit = about.get("fit", "crop")
-    sizes: Any = {"crop": (about["resize"],), "pad": (None,), "squash": ((crop, crop),)}
-    options: Any = {"max_size": crop} if fit == "pad" else {}
-    scaled: Tensor = v2.Compose(
-        [v2.PILToTensor(), v2.Resize(*sizes[fit], antialias=True, **options)]
-    )(image)
+    sizes: Any = {
+        "crop": {"size": about["resize"]},
+        "pad": {"size": None, "max_size": crop},
+        "squash": {"size": (crop, crop)},
+    }
+    scaled: Tensor = v2.Compose([v2.PILToTensor(), v2.Resize(**sizes[fit], antialias=True)])(image)
     left, upper = ((crop - size) // 2 for size in (scaled.shape[2], scaled.shape[1]))
     right, lower = crop - scaled.shape[2] - left, crop - scaled.shape[1] - upper
     colour = [round(255 * mean) for mean in about["mean"]]

@@ -194,7 +194,7 @@ class LastCheckpoint(Callback):
             is_sound = self._save_took > 0 or trainer.ckpt_path == str(last)
             if trainer.is_global_zero and is_sound and last.exists():
                 last.replace(last.with_name(PREVIOUS))
-            trainer.save_checkpoint(last)
+            trainer.save_checkpoint(last, weights_only=False)  # said, as Lightning notes a default
             self._saved_at = time.monotonic()
             self._save_took = self._saved_at - began
         if action == Action.STOP:

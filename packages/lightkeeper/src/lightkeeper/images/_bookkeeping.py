@@ -77,8 +77,6 @@ class DescribeCheckpoint(Callback):
         if not (trainer.training and self.about):
             return
         require_restorable(trainer, pl_module, checkpoint)
-        for name in CALIBRATION:  # of these weights, not of those that training ends with
-            self.about.pop(name, None)
         if change := change_of_data(self.about, getattr(trainer, "datamodule", None)):
             rank_zero_only(note)(
                 f"the data has changed since this run was stopped, {change}; what this epoch has left"
@@ -87,6 +85,13 @@ class DescribeCheckpoint(Callback):
         self._earlier = (
             {"val": self.about["metrics"]["val"]} if "val" in self.about["metrics"] else {}
         )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets a calibration, which is not of the weights that training ends with."""
+        abouts: list[About] = [self.about, getattr(pl_module, "about", {})]
+        for about in abouts:
+            for name in CALIBRATION:
+                about.pop(name, None)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forgets the metrics of before."""
