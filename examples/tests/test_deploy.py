@@ -188,3 +188,13 @@ def test_a_file_that_does_not_take_the_test_images_is_refused(place, from_files,
         measure(from_files / "model.onnx", *opened)
     with pytest.raises(UserError, match="export it with --prepared"):  # drawn, not in files
         measure(place / "model.onnx", *opened)
+
+
+@pytest.mark.parametrize("package", ["openvino", "executorch"])
+def test_the_examples_convert_for_other_runtimes_and_check_the_result(place, package, monkeypatch):
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    monkeypatch.chdir(place)
+    if package == "executorch":
+        call(export, place / "odd.ckpt", "--output=prepared.pt2", "--prepared")
+    runpy.run_path(str(DEPLOY / f"to_{package}.py"))
+    assert list(place.glob("model.xml" if package == "openvino" else "model.pte"))
