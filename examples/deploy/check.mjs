@@ -4,6 +4,7 @@ import { createReadStream, readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 
 const ort = await import(process.argv[2]);
+if (ort.env.wasm) ort.env.wasm.numThreads = 1; // else onnxruntime-web waits for workers in Node.js
 const session = await ort.InferenceSession.create(readFileSync("model.onnx"));
 const place = (values) => values.indexOf(Math.max(...values));
 let [count, agreeing, largest] = [0, 0, 0];

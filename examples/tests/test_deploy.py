@@ -11,12 +11,28 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from lightkeeper.images import Preprocessing, prepare as prepare_file
+from lightkeeper.exact import UserError
+from lightkeeper.images import ImageDataModule, Preprocessing, prepare as prepare_file
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from project import export
+from project.analysis.evaluation import evaluate_split
+from project.model import ImageClassifier
 from project.model.formats import load_onnx
-from tests.conftest import ROOT, draw_image
+from tests.conftest import (
+    QUIET,
+    ROOT,
+    SLIM,
+    SMALL_FILES,
+    TINY_TRAINER,
+    call,
+    draw_image,
+    evaluate,
+    fit,
+    make_folder,
+    read_json,
+)
 from tests.test_export import NAMES, photos as photos, place as place
 
 DEPLOY = ROOT / "examples" / "deploy"
@@ -106,3 +122,79 @@ def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
     about = onnxruntime.InferenceSession(small).get_modelmeta().custom_metadata_map
     assert json.loads(about["class_names"]) == NAMES
     assert small.stat().st_size < 0.6 * (place / "prepared.onnx").stat().st_size
+
+
+@pytest.fixture(scope="module")
+def from_files(tmp_path_factory):
+    """A run on image files of six classes, and its network as a file that takes photos."""
+    root = tmp_path_factory.mktemp("files")
+    data = make_folder(root / "images", dict.fromkeys("abcdef", 12), size=(50, 43))
+    run = ["--data.batch_size=16", "--name=run", f"--trainer.default_root_dir={root}"]
+    fit(f"--data={data}", *SMALL_FILES, *SLIM, *TINY_TRAINER, *QUIET, *run)
+    (root / "run" / "checkpoints" / "best.ckpt").rename(root / "best.ckpt")
+    call(export, root / "best.ckpt", f"--output={root / 'model.onnx'}")
+    return root
+
+
+@pytest.fixture
+def measure(monkeypatch):
+    """The function of the example that measures a file of ONNX."""
+    monkeypatch.syspath_prepend(DEPLOY)
+    return runpy.run_path(str(DEPLOY / "evaluate_onnx.py"))["measure"]
+
+
+def opened_for_test(checkpoint):
+    """A checkpoint's model, and its data with the test set loaded."""
+    data = ImageDataModule.load_from_checkpoint(checkpoint)
+    data.setup("test")
+    return ImageClassifier.load_from_checkpoint(checkpoint), data
+
+
+def require_same_metrics(found, expected):
+    assert 0 < expected["accuracy"] < 1
+    assert found.keys() >= {"accuracy", "f1", "top5", "loss"}
+    assert found.pop("loss") == pytest.approx(expected["loss"], abs=1e-4)
+    assert found == {name: expected[name] for name in found}
+
+
+def test_a_file_that_takes_photos_is_measured_as_the_checkpoint_is(
+    from_files, measure, monkeypatch, capsys
+):
+    checkpoint, file = from_files / "best.ckpt", from_files / "model.onnx"
+    evaluate(str(checkpoint))
+    expected = read_json(checkpoint.with_suffix(".test.metrics.json"))
+    metrics, seconds = measure(file, *opened_for_test(checkpoint))
+    require_same_metrics(metrics, expected)
+    assert len(seconds) == expected["total"]
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["x", str(checkpoint), str(file)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(DEPLOY / "evaluate_onnx.py"), run_name="__main__")
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    assert printed.count(f"{expected['accuracy']:.2%}") == 2  # the checkpoint's, and the file's
+    assert f"model.onnx: {file.stat().st_size / 1e6:.1f} MB" in printed
+
+
+def test_a_file_that_takes_prepared_images_is_measured_as_the_checkpoint_is(place, measure):
+    model, data = opened_for_test(place / "odd.ckpt")
+    metrics, _ = measure(place / "prepared.onnx", model, data)
+    require_same_metrics(metrics, evaluate_split(model, data).metrics)
+
+
+def test_a_file_that_does_not_take_the_test_images_is_refused(place, from_files, measure):
+    opened = opened_for_test(place / "odd.ckpt")
+    with pytest.raises(UserError, match="has other classes"):
+        measure(from_files / "model.onnx", *opened)
+    with pytest.raises(UserError, match="export it with --prepared"):  # drawn, not in files
+        measure(place / "model.onnx", *opened)
+
+
+@pytest.mark.parametrize("package", ["openvino", "executorch"])
+def test_the_examples_convert_for_other_runtimes_and_check_the_result(place, package, monkeypatch):
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    monkeypatch.chdir(place)
+    if package == "executorch":
+        call(export, place / "odd.ckpt", "--output=prepared.pt2", "--prepared")
+    runpy.run_path(str(DEPLOY / f"to_{package}.py"))
+    assert list(place.glob("model.xml" if package == "openvino" else "model.pte"))
