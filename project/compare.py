@@ -1,5 +1,7 @@
 """``python -m project.compare``: finished runs side by side, over seeds."""
 
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from jsonargparse import Namespace
@@ -32,7 +34,7 @@ def parser() -> CommandParser:
     parser.add_argument(
         "--mcnemar",
         action="store_true",
-        help="Test each pair of runs, as its checkpoints classify the same test images.",
+        help="Test each pair of runs, as its checkpoints classify the images of --split.",
     )
     parser.add_import()
     return parser
@@ -42,23 +44,33 @@ def main(options: Namespace) -> None:
     """Prints the tables, and draws the figure."""
     # here, so that --help need not import torch
     from project.analysis import comparison
-    from project.analysis.evaluation import correct_on_test
+    from project.analysis.evaluation import correct_images
 
     metrics, settings = comparison.read_runs(options.runs, options.split)
     groups = comparison.groups_of(settings)
     table = comparison.summary(metrics, groups)
     differing = comparison.differing(settings).groupby(groups, sort=False).first()
-    tables = [comparison.readable(table), differing.T.rename_axis("setting")]
+    of_split = comparison.readable(table).rename(columns=partial(of_set, options.split))
+    tables = [of_split, differing.T.rename_axis("setting")]
     if options.format == "csv":
-        tables = [table.join(differing)]
+        tables = [table.rename(columns=partial(of_set, options.split)).join(differing)]
     if options.mcnemar:
-        tables.append(comparison.mcnemar(correct_on_test(options.runs)))
-    print("\n".join(comparison.formatted(part, options.format) for part in tables if part.size))
+        runs = comparison.distinct(options.runs)
+        tables.append(comparison.mcnemar(correct_images(runs, options.split)))
+    text = "\n".join(comparison.formatted(part, options.format) for part in tables if part.size)
+    # a name may hold characters that control a terminal
+    print("".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text))
     if options.output is not None:
         try:
-            comparison.comparison_figure(metrics, groups).savefig(options.output)
+            figure = comparison.comparison_figure(metrics, groups)
+            figure.savefig(options.output, format=Path(options.output).suffix[1:])
         except ValueError as error:  # of a format that is not known
             raise UserError(str(error), "--output") from error
+
+
+def of_set(split: str, column: str) -> str:
+    """Names a metric as Lightning's are, such as ``test/accuracy``."""
+    return column if column == "n" else f"{split}/{column}"
 
 
 if __name__ == "__main__":

@@ -6,11 +6,17 @@ from typing import Any
 
 from jsonargparse.typing import Path_fc
 from lightkeeper.cli import EvaluateCommand
-from lightkeeper.exact import UserError
+from lightkeeper.exact import UserError, note
 from lightkeeper.images import Predictions
 from lightning.pytorch.cli import LightningArgumentParser
 
-from project.analysis.calibration import coverage_thresholds, fit_temperature, reliability
+from project.analysis.calibration import (
+    HIGHEST,
+    LOWEST,
+    coverage_thresholds,
+    fit_temperature,
+    reliability,
+)
 from project.analysis.evaluation import with_probabilities
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
@@ -94,6 +100,12 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             return
         if self.config.split == "all":
             raise UserError("--calibrate needs a validation set, which --split all does not leave")
+        limit = self.trainer.limit_test_batches
+        if isinstance(limit, int) or limit < 1:  # as by fast_dev_run, too
+            raise UserError(
+                "--calibrate needs all validation images: leave out --trainer.limit_test_batches"
+                " and --trainer.fast_dev_run"
+            )
         self.require_unseen("val")
         self.model.about.pop("temperature", None)
         self.datamodule.test_split = "val"
@@ -105,6 +117,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
         if self.trainer.is_global_zero:
             self.keep_in_checkpoint(**facts, thresholds=self.model.thresholds)
+            self.say(f"  kept in {self.config.checkpoint}\n")
 
     def calibration(self) -> dict[str, object]:
         """Returns what the checkpoint is to say of its calibration, from its predictions."""
@@ -116,12 +129,16 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
                 " classified correctly; validate on more images"
             )
         temperature = fit_temperature(logits, labels)
+        if temperature in (LOWEST, HIGHEST):
+            note(
+                f"the best temperature is not between {LOWEST} and {HIGHEST}: validate on more images,"
+                " or train for longer"
+            )
         after = (logits / temperature).softmax(1)
         errors = [reliability(probabilities, labels).ece for probabilities in (before, after)]
         self.say(
             f"  temperature {temperature:.3f} from {len(val.known)} validation images, whose"
-            f" calibration error was {errors[0]:.2%} and is {errors[1]:.2%}: kept in"
-            f" {self.config.checkpoint}\n"
+            f" calibration error was {errors[0]:.2%} and is {errors[1]:.2%}"
         )
         coverage = coverage_thresholds(after[range(len(labels)), labels])
         facts: dict[str, object] = {"temperature": temperature}

@@ -10,7 +10,6 @@ from jsonargparse.typing import (
     NonNegativeInt,
     Path_fc,
     PositiveInt,
-    restricted_number_type,
 )
 from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError
@@ -54,7 +53,7 @@ def parser() -> CommandParser:
     )
     parser.add_argument(
         "--coverage",
-        type=restricted_number_type(None, float, [(">=", 0.01), ("<=", 0.99)]) | None,
+        type=float | None,
         help="Add a set of classes that has the right one for this share of images, such as 0.9.",
     )
     parser.add_argument(
@@ -107,6 +106,8 @@ def main(options: Namespace) -> int:
     from project.model import ImageClassifier
 
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
+    if options.coverage is not None and not 0.01 <= options.coverage <= 0.99:
+        raise UserError(f"must be from 0.01 to 0.99, got {options.coverage}", "--coverage")
     if options.coverage is not None and "coverage" not in model.about:
         raise UserError(
             f"--coverage needs a calibrated checkpoint, whose images have one class: run python -m"

@@ -3,19 +3,22 @@
 import csv
 import json
 import math
+import os
 import shutil
 import statistics
 from math import comb
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 from scipy.stats import binomtest
 
 from project import compare
 from project.analysis import comparison
-from tests.conftest import call, cases, one_line
+from project.analysis.evaluation import correct_images
+from tests.conftest import call, cases, one_line, read_json
 
 ACCURACIES = {"sgd_0": 0.5, "sgd_1": 0.625, "sgd_2": 0.5625, "adam|w": 0.75}
 
@@ -43,8 +46,8 @@ def test_runs_that_differ_in_their_seed_alone_are_a_row_of_mean_and_deviation(ru
     sgd, adam = csv.DictReader(capsys.readouterr().out.strip().splitlines())
     assert (sgd["runs"], sgd["n"], adam["runs"], adam["n"]) == ("sgd_0 … sgd_2", "3", "adam|w", "1")
     values = list(ACCURACIES.values())[:3]
-    assert float(sgd["accuracy"]) == pytest.approx(statistics.mean(values))
-    assert float(sgd["accuracy_std"]) == pytest.approx(statistics.stdev(values))
+    assert float(sgd["test/accuracy"]) == pytest.approx(statistics.mean(values))
+    assert float(sgd["test/accuracy_std"]) == pytest.approx(statistics.stdev(values))
     differing = ["model.optimizer", "model.optimizer.momentum"]  # and neither rate nor seed
     assert [name for name in sgd if "." in name] == differing
     assert [sgd[name] for name in differing] == ["SGD", "0.9"]
@@ -63,6 +66,7 @@ def test_each_format_has_the_same_cells(runs, capsys, kind):
     "options complaint",
     (["--split=val"], "not all of these runs have measured val"),
     (["--output=chart.docx"], "--output: Format 'docx' is not supported"),
+    (["--output=chart"], "--output: Format '' is not supported"),
 )
 def test_what_cannot_be_compared_is_one_line(runs, capsys, options, complaint):
     assert complaint in one_line(lambda: call(compare, *runs, *options), capsys)
@@ -70,8 +74,47 @@ def test_what_cannot_be_compared_is_one_line(runs, capsys, options, complaint):
 
 def test_two_checkpoints_are_compared_on_the_same_images_alone(tiny_run, workplace, capsys):
     shutil.copytree(tiny_run, workplace / "copy")
-    call(compare, tiny_run, "copy", "--mcnemar")
+    call(compare, tiny_run, "copy", "--mcnemar", "--split=val")
     assert capsys.readouterr().out.split()[-3:] == ["0", "0", "1.0"]
+    correct = read_json(tiny_run / "metrics.json")["val"]["correct"]
+    assert sum(correct_images([str(tiny_run)], "val")[str(tiny_run)]) == correct
+
+
+def test_a_run_counts_once_however_its_folder_is_named(runs, workplace, capsys):
+    (workplace / "link").symlink_to("sgd_1")
+    call(compare, *runs, "sgd_0/", workplace / "sgd_2", "link", "--format=csv")
+    assert [row["n"] for row in csv.DictReader(capsys.readouterr().out.splitlines()[:3])] == [
+        "3",
+        "1",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, "- 1\n", "a: [", "!!python/object/apply:os.system [x]"])
+def test_a_damaged_config_is_one_line(runs, content, capsys):
+    config = Path(runs[0], "config.yaml")
+    config.unlink()
+    if content is None:
+        os.mkfifo(config)
+    else:
+        config.write_text(content)
+    line = one_line(lambda: call(compare, *runs), capsys)
+    assert "'sgd_0/config.yaml' is missing or damaged" in line
+
+
+def test_characters_that_control_a_terminal_are_escaped(runs, workplace, capsys):
+    (workplace / runs[0]).rename(workplace / "\x1b[31m")
+    call(compare, "\x1b[31m", runs[1])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\\x1b[31m" in out
+
+
+def test_the_figure_has_the_interval_of_each_run_by_its_own_images():
+    metrics = pd.DataFrame({"accuracy": [0.9, 0.9], "total": [1000, 20]}, index=["a", "b"])
+    axes = comparison.comparison_figure(metrics, pd.Series({"a": "a", "b": "b"})).axes[0]
+    lines: Any = axes.collections
+    ends = [line.get_segments()[0][:, 0].tolist() for line in lines]
+    assert ends == [pytest.approx(comparison.interval([0.9], total)) for total in (1000, 20)]
 
 
 def test_an_interval_is_wilsons_or_students():

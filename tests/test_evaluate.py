@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from lightkeeper.exact import UserError
+from lightkeeper.images import ImageDataModule
 from lightkeeper.images._checkpoint import ABOUT
+from lightning.pytorch import Trainer
 from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest, bootstrap
 from sklearn.metrics import roc_auc_score
@@ -21,6 +23,7 @@ from torch.nn import functional as F
 
 from project.analysis.evaluation import Evaluation, bootstrap_intervals
 from project.analysis.tables import class_rates, class_table
+from project.model import ImageClassifier
 from tests.conftest import (
     QUIET,
     SLIM,
@@ -144,15 +147,28 @@ def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
     before, content = rows("before.csv"), load(checkpoint)
     with pytest.raises(UserError, match="--coverage needs a calibrated checkpoint"):
         label(checkpoint, tmp_path / "photos", "--coverage=0.8")
+    with pytest.raises(UserError, match="--calibrate needs all validation images"):
+        evaluate(f"{checkpoint}", "--calibrate", "--trainer.limit_test_batches=1")
+    checkpoint.chmod(0o444)
+    with pytest.raises(UserError, match="is read-only"):
+        evaluate(f"{checkpoint}", "--calibrate")
+    checkpoint.chmod(0o600)
+    assert load(checkpoint)[ABOUT] == content[ABOUT]
     capsys.readouterr()
-    cli = evaluate(f"{checkpoint}", "--calibrate")
+    link = checkpoint.with_name("link.ckpt")
+    link.symlink_to(checkpoint)
+    cli = evaluate(f"{link}", "--calibrate")
+    assert link.is_symlink()
+    assert checkpoint.stat().st_mode & 0o777 == 0o600
     after = load(checkpoint)
     temperature = after[ABOUT].pop("temperature")
     best = minimize_scalar(
         lambda t: F.cross_entropy(logits / t, labels).item(), bounds=(0.05, 20), method="bounded"
     )
     assert temperature == pytest.approx(best.x, rel=1e-3)
-    assert f"temperature {temperature:.3f} from {len(labels)} validation" in capsys.readouterr().out
+    output = capsys.readouterr()
+    assert f"temperature {temperature:.3f} from {len(labels)} validation" in output.out
+    assert ("not between" in output.err) == (temperature in (0.05, 20))
     true = (logits / temperature).softmax(1)[range(len(labels)), labels].sort().values
     least = after[ABOUT].pop("coverage")[79]
     assert least == pytest.approx(true[math.floor((len(true) + 1) * 0.2) - 1].item(), abs=1e-5)
@@ -177,10 +193,37 @@ def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
             for name, share in zip(names, found, strict=True)
             if share >= min(least, max(found))
         ]
-    for name, value in {"temperature": 0.0, "coverage": [0.5]}.items():
+    damaged = [("temperature", 0.0), ("coverage", [0.5]), ("coverage", [math.nan] * 99)]
+    for name, value in damaged:
         torch.save(content | {ABOUT: content[ABOUT] | {name: value}}, checkpoint)
         with pytest.raises(UserError, match=f"is damaged: about.{name} must be "):
             label(checkpoint, tmp_path / "photos")
+
+
+def test_training_forgets_a_calibration_which_was_of_other_weights(checkpoint):
+    content = load(checkpoint)
+    content[ABOUT] |= {"temperature": 2.5, "coverage": [0.5] * 99}
+    torch.save(content, checkpoint)
+    model = ImageClassifier.load_from_checkpoint(checkpoint)
+    data = ImageDataModule.load_from_checkpoint(checkpoint)
+    options: dict[str, Any] = {"logger": False, "enable_progress_bar": False}
+    trainer = Trainer(max_epochs=1, limit_train_batches=1, enable_checkpointing=False, **options)
+    trainer.fit(model, datamodule=data)
+    val = data.splits["val"]
+    images = torch.stack([val.image(index) for index in range(len(val))])
+    with torch.inference_mode():
+        expected = F.cross_entropy(model.eval()(images), val.labels).item()
+    assert model.results["val"]["loss"] == pytest.approx(expected, rel=1e-5)
+    assert not {"temperature", "coverage"} & model.about.keys()
+
+
+def test_a_page_does_not_show_what_a_link_in_a_run_leads_to(tiny_run, tmp_path):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "secret").write_text('{"command": "a secret of mine"}')
+    for name in ("config.yaml", "run.json"):
+        (run / name).unlink()
+        (run / name).symlink_to(tmp_path / "secret")
+    assert "secret of mine" not in report_of(run).read_text()
 
 
 def text_of(page: Path) -> str:

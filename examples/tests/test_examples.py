@@ -366,6 +366,16 @@ def test_a_threshold_is_the_best_of_all_for_its_target(target, positive):
     assert rates["specificity"] == pytest.approx(recall_score(1 - labels, ~predicted))
 
 
+@pytest.mark.parametrize("target", [{"specificity": 0.95}, {"costs": (1, 10)}], ids=str)
+def test_no_image_is_positive_where_that_is_best_even_of_probability_1(target):
+    metric = OperatingPoint(**target)
+    shares = torch.tensor([1.0, 1, 1, 1, 1, 1, 0.2, 0.1])
+    metric.update(torch.stack([1 - shares, shares], 1), torch.tensor([0, 0, 1, 1, 1, 1, 0, 0]))
+    rates = metric.compute()
+    assert (rates["specificity"], rates["sensitivity"]) == (1, 0)
+    assert min(rates["thresholds"]) >= 0
+
+
 def proportion_ci(hits, total):
     test = stats.binomtest(hits, total)
     return test.proportion_ci(method="wilson")

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import LBFGS
 
+LOWEST, HIGHEST = 0.05, 20.0  # temperatures
+
 
 class Reliability(NamedTuple):
     """Images in bins by confidence: int64 counts, float64 mean confidence and accuracy."""
@@ -44,7 +46,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         return value
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
-    return min(max(log_temperature.exp().item(), 0.05), 20.0)
+    return min(max(log_temperature.exp().item(), LOWEST), HIGHEST)
 
 
 def coverage_thresholds(label_probability: Tensor) -> list[float]:

@@ -3,6 +3,7 @@
 Frames have a row for each run, by its folder; runs that differ in their seed alone are a group.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from csv import QUOTE_NONE
 from itertools import combinations
@@ -30,18 +31,37 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
 
     Settings are text, by the names of options; ``images`` are those of training.
     """
-    results = {run: read_metrics(run) for run in runs}
-    measured = {run: result[split] or {} for run, result in results.items()}
+    results = {run: read_metrics(run) for run in distinct(runs)}
+    measured = {run: result.get(split) or {} for run, result in results.items()}
     metrics = pd.DataFrame.from_dict(measured, orient="index").dropna(axis="columns")
     if "total" not in metrics:
         raise UserError(f"--split: not all of these runs have measured {split}")
-    configs = [yaml.safe_load(Path(run, "config.yaml").read_text("utf-8")) for run in results]
+    configs = [_read_config(Path(run, "config.yaml")) for run in results]
     settings = pd.json_normalize(configs).set_axis(list(results))
     settings.columns = settings.columns.str.replace(r"\.(init_args|class_path)\b", "", regex=True)
     settings = settings.T.groupby(level=0).first().T  # an option may be null here, a class there
     settings["images"] = [(run.get("images") or {}).get("train") for run in results.values()]
     numbers = metrics.select_dtypes("float").assign(total=metrics["total"])
     return numbers, settings.astype(str).fillna("")
+
+
+def distinct(runs: Sequence[str]) -> list[str]:
+    """Returns each folder once, by the name that comes first."""
+    names: dict[str, str] = {}
+    for run in runs:
+        names.setdefault(os.path.realpath(run), run)
+    return list(names.values())
+
+
+def _read_config(path: Path) -> dict[str, object]:
+    try:
+        if path.is_file():  # reading a named pipe would wait for ever
+            config = yaml.safe_load(path.read_text("utf-8"))
+            if isinstance(config, dict):
+                return config
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        pass
+    raise UserError(f"'{path}' is missing or damaged")
 
 
 def differing(settings: pd.DataFrame) -> pd.DataFrame:

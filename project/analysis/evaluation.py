@@ -100,11 +100,11 @@ def bootstrap_intervals(test: Evaluation, groups: Tensor) -> dict[str, list[floa
     return {name: np.quantile(row, [0.025, 0.975]).tolist() for name, row in values.items()}
 
 
-def correct_on_test(runs: Sequence[str]) -> dict[str, list[bool]]:
-    """Finds out which test images the best checkpoint of each run classifies correctly.
+def correct_images(runs: Sequence[str], split: str) -> dict[str, list[bool]]:
+    """Finds out which images of a split the best checkpoint of each run classifies correctly.
 
     Raises:
-        UserError: The runs have different test images.
+        UserError: The runs have different images.
     """
     correct: dict[str, list[bool]] = {}
     digests: set[str] = set()
@@ -112,10 +112,8 @@ def correct_on_test(runs: Sequence[str]) -> dict[str, list[bool]]:
         best = Path(run, "checkpoints", "best.ckpt")
         data = ImageDataModule.load_from_checkpoint(best)
         model = ImageClassifier.load_from_checkpoint(best)
-        correct[run] = Predictions.of_split(model, data, "test").correct.tolist()
-        digests.add(data.digests()[data.test_split])
+        correct[run] = Predictions.of_split(model, data, split).correct.tolist()
+        digests.add(data.digests()[split])
     if len(digests) > 1:
-        raise UserError(
-            "the runs have different test images, so these cannot be compared one by one"
-        )
+        raise UserError("the runs have different images, so these cannot be compared one by one")
     return correct

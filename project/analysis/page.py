@@ -60,7 +60,7 @@ def render(
         metrics=metrics,
         added=added_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
         interval_in_words=interval_in_words,
-        config=config.read_text("utf-8", "backslashreplace") if config.is_file() else "",
+        config=config.read_text("utf-8", "backslashreplace") if _is_own_file(config) else "",
         curves=[
             _png_url(curves_figure(curves, steps_per_epoch, [title]))
             for title, names_of_curves in PANELS.items()
@@ -77,9 +77,16 @@ def render(
 
 def _record(run: Path) -> Metrics:
     """Reads how the run was made; nothing if an earlier version made it."""
+    path = run / "run.json"
+    record: object = None
     with suppress(OSError, ValueError, RecursionError):
-        return dict(json.loads((run / "run.json").read_text()))
-    return {}
+        record = json.loads(path.read_text()) if _is_own_file(path) else None
+    return record if isinstance(record, dict) else {}
+
+
+def _is_own_file(path: Path) -> bool:
+    """Returns False for a link, which could show another file in a page that is sent."""
+    return path.is_file() and not path.is_symlink()
 
 
 def image_sections(

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from IPython.core import inputtransformer2
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = [ROOT / name for name in ("project", "examples", "notebooks", "scripts")]
@@ -18,12 +19,12 @@ FACES = {"exact", "images", "cli"}
 
 
 def source(path: Path) -> str:
-    """The Python of a file; a notebook's magics are no Python."""
+    """The Python of a file, of a notebook as IPython translates its magics."""
     if path.suffix == ".py":
         return path.read_text()
-    cells = json.loads(path.read_text())["cells"]
-    lines = [line for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
-    return "\n".join(line for line in lines if not line.startswith(("%", "!")))
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    translate = inputtransformer2.TransformerManager().transform_cell
+    return "\n".join(translate("".join(cell["source"])) for cell in cells)
 
 
 def modules(text: str) -> set[str]:

@@ -82,11 +82,19 @@ class EvaluateCommand(Command):
         """Changes the model before it is measured, such as by a temperature."""
 
     def keep_in_checkpoint(self, **facts: object) -> None:
-        """Changes what the checkpoint says of itself; the file is written whole or not at all."""
-        path = self.config.checkpoint
+        """Changes what the checkpoint says of itself; the file is written whole or not at all.
+
+        Raises:
+            UserError: The file is read-only.
+        """
+        path = Path(self.config.checkpoint).resolve()  # not a link to it
+        mode = path.stat().st_mode
+        if not mode & 0o222:
+            raise UserError(f"'{path}' is read-only")
         checkpoint = read_checkpoint(path)
         checkpoint[ABOUT] |= facts
-        DescribedCheckpointIO(Path(path).parent).save_checkpoint(checkpoint, path)
+        DescribedCheckpointIO(path.parent).save_checkpoint(checkpoint, path)
+        path.chmod(mode)
 
     def show_results(self, metrics: Metrics, split: str) -> None:
         """Prints metrics, which it may add to before they are written."""

@@ -127,8 +127,10 @@ def read_metrics(run: str | Path) -> Metrics:
     Raises:
         UserError: The run is not finished, or its ``metrics.json`` is damaged.
     """
+    path = Path(run) / "metrics.json"
     with suppress(OSError, ValueError, RecursionError):
-        metrics = json.loads((Path(run) / "metrics.json").read_text())
+        # reading a named pipe would wait for ever
+        metrics = json.loads(path.read_text()) if path.is_file() else None
         if isinstance(metrics, dict) and isinstance(metrics.get("test"), dict):
             return metrics
     raise UserError(f"'{run}' is no finished run: it has no metrics.json, or a damaged one")

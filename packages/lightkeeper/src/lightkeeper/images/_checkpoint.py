@@ -56,6 +56,11 @@ class _Data(TypedDict):
     init_args: dict[str, object]
 
 
+def _is_coverage(row: object) -> bool:
+    shares = row if isinstance(row, list) else []
+    return len(shares) == 99 and all(0 <= share <= 1 for share in shares)
+
+
 class _About(TypedDict):
     """The types of what a checkpoint says of itself; it may say more."""
 
@@ -64,7 +69,7 @@ class _About(TypedDict):
     preprocessing: dict[str, object]
     thresholds: NotRequired[dict[str, float] | None]
     temperature: NotRequired[Annotated[float, Rule("from 0.01 to 100", lambda t: 0.01 <= t <= 100)]]
-    coverage: NotRequired[Annotated[list[float], Rule("99 numbers", lambda row: len(row) == 99)]]
+    coverage: NotRequired[Annotated[list[float], Rule("99 numbers from 0 to 1", _is_coverage)]]
     arch: str
     arch_args: dict[str, object]
     data: _Data | None

@@ -176,9 +176,6 @@ class ImageFilesDataModule(ResizedDataModule):
             _require_whole_groups(files)
             count = len({file.group for file in files})
             notes.append(f"{count:,} groups, each in one split")
-        if self.train_fraction < 1:
-            notes.append(f"{self.train_fraction:.3g} of the training images")
-        self.layout = "; ".join(notes)
         if self.folds is not None and "test" in splits:
             raise UserError(
                 f"each fold cuts a test set, but '{self.source}' has one already", "folds"
@@ -197,6 +194,10 @@ class ImageFilesDataModule(ResizedDataModule):
         )
         train = [file._replace(split=split) for file, split in zip(train, cut, strict=True)]
         others = [file for file in files if file.split != "train"]
+        if left_out := sum(file.split == _LEFT_OUT for file in train):
+            count = sum(file.split == "train" for file in train)
+            notes.append(f"trains on {count:,} of {count + left_out:,} images")
+        self.layout = "; ".join(notes)
         kept = [file for file in train + others if file.split != _LEFT_OUT]
         return sorted(kept, key=lambda file: _SPLITS.index(file.split))
 
