@@ -45,6 +45,7 @@ def main(options: Namespace) -> None:
     # here, so that --help need not import torch
     from project.analysis import comparison
     from project.analysis.evaluation import correct_images
+    from project.analysis.tables import escaped
 
     metrics, settings = comparison.read_runs(options.runs, options.split)
     groups = comparison.groups_of(settings)
@@ -58,8 +59,7 @@ def main(options: Namespace) -> None:
         runs = comparison.distinct(options.runs)
         tables.append(comparison.mcnemar(correct_images(runs, options.split)))
     text = "\n".join(comparison.formatted(part, options.format) for part in tables if part.size)
-    # a name may hold characters that control a terminal
-    print("".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text))
+    print(escaped(text))
     if options.output is not None:
         try:
             figure = comparison.comparison_figure(metrics, groups)

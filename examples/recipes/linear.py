@@ -9,9 +9,6 @@ class LinearWithWarmup(CosineWithWarmup):
     ``OneCycleLR`` with ``anneal_strategy="linear"`` peaks a step earlier.
     """
 
-    def factor(self, step: int) -> float:
-        """Returns the fraction of the learning rate at a step."""
-        if step < self.warmup_steps:
-            return super().factor(step)
-        progress = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
-        return 1 + (self.lrf - 1) * min(progress, 1.0)
+    def annealed(self, progress: float) -> float:
+        """Returns what is left after a share of the way down."""
+        return 1 - progress

@@ -31,7 +31,14 @@ from project.analysis.plots import (
     read_curves,
     read_steps_per_epoch,
 )
-from project.analysis.tables import RATES, Metrics, added_metrics, class_rates, interval_in_words
+from project.analysis.tables import (
+    RATES,
+    Metrics,
+    added_metrics,
+    class_rates,
+    escaped,
+    interval_in_words,
+)
 from project.model import ImageClassifier
 
 _THUMBNAIL = 160  # pixels
@@ -179,8 +186,7 @@ def model_card(model: ImageClassifier, checkpoint: str) -> str:
         rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
         classes=list(zip(names, per_class, strict=False)),
     )
-    # a name may hold characters that control a terminal
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in card)
+    return escaped(card)
 
 
 def _newest_metrics(checkpoint: Path, about: Mapping[str, Any]) -> tuple[str, Metrics]:

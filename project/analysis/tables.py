@@ -38,6 +38,11 @@ def interval_in_words(hits: int, total: int) -> str:
     return f"{hits}/{total}, {100 * low:.1f} to {100 * high:.1f}%"
 
 
+def escaped(text: str) -> str:
+    """Escapes the characters of names that would control a terminal; lines stay."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def metrics_table(columns: Mapping[str, Metrics], intervals: bool = False) -> str:
     """Formats the metrics of several splits, a column each, with counts beside accuracies.
 

@@ -75,7 +75,11 @@ class CosineWithWarmup(LRScheduler):
             return self.warmup_start + (1 - self.warmup_start) * step / self.warmup_steps
         before = self.warmup_steps if self.warmup_prefix else 0
         progress = (step - before) / max(self.total_steps - before, 1)
-        return self.lrf + (1 - self.lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+        return self.lrf + (1 - self.lrf) * self.annealed(min(progress, 1.0))
+
+    def annealed(self, progress: float) -> float:
+        """Returns what is left, from 1 to 0, after a share of the way down, from 0 to 1."""
+        return (1 + math.cos(math.pi * progress)) / 2
 
     def get_lr(self) -> list[float | Tensor]:
         """Returns the learning rate of each parameter group at the current step."""

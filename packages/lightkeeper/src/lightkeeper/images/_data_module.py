@@ -286,7 +286,8 @@ class ImageDataModule(LightningDataModule, ABC):
                 self.class_balance,
                 self.seed,
             )
-        draw = partial(repeated_draw, draw, size, self.repeats)
+        if self.class_balance > 0 or self.repeats > 1:  # else no image comes again
+            draw = partial(repeated_draw, draw, size, self.repeats)
         sampler = TrainingSampler(
             size, self.batch_size, self.seed, self._position, *self.world, overfits, draw
         )
