@@ -29,7 +29,7 @@ from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
 from examples.recipes.binary_metrics import OperatingPoint
 from examples.streaming import StreamingDataModule
-from examples.tests.files import write_coco, write_pets
+from examples.tests.files import save_parquet, write_coco, write_pets
 from examples.write_shards import write_shards
 from project.data import FolderDataModule
 from project.model import ImageClassifier
@@ -82,6 +82,7 @@ WRITERS: dict[str, Callable[[], object]] = {
     "multilabel_csv": lambda: write_csv(Path()),
     "npz_dataset": write_arrays,
     "coco_crops": lambda: write_coco(Path("FILE.json")),
+    "hugging_face": lambda: save_parquet(Path("FOLDER")),
     "shards": lambda: write_shards("images", Path("shards"), 5),
     "torchvision_data": lambda: write_pets(Path("data/oxford-iiit-pet")),
     "lora": lambda: torch.save(vit(8).state_dict(), "vit.pth"),
@@ -93,6 +94,7 @@ OPTIONS = {
     "csv": RESIZED,
     "npz_dataset": RESIZED,
     "coco_crops": RESIZED,
+    "hugging_face": RESIZED,
     "torchvision_data": RESIZED,
     "multilabel_csv": [*RESIZED, *LARGE_SETS],
     "shards": [*RESIZED, "--data.root=shards"],
