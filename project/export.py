@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from jsonargparse import Namespace
+from jsonargparse.typing import Path_fc
 from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError
 
@@ -12,18 +13,18 @@ def parser() -> CommandParser:
     parser = CommandParser(
         prog="python -m project.export",
         description="Writes a checkpoint as one file that classifies photos of any size without this"
-        " project, with preprocessing, softmax and class names inside, or as a folder for timm and"
-        " the Hugging Face Hub; runs it, and compares it with the checkpoint. Ends with code 0 if"
-        " they agree; otherwise writes nothing and ends with code 2.",
+        " project, with preprocessing, softmax and class names inside; runs it, and compares it with"
+        " the checkpoint. Ends with code 0 if they agree; otherwise writes nothing and ends with"
+        " code 2.",
         epilog="example: python -m project.export runs/mine/checkpoints/best.ckpt"
         " --output mine.onnx",
     )
     parser.add_argument("checkpoint", type=str, help="The checkpoint.")
     parser.add_argument(
         "--output",
-        type=str,
+        type=Path_fc,
         required=True,
-        help="A file, .onnx for ONNX Runtime and others or .pt2 for torch alone, or FOLDER/ for timm.",
+        help="A file: .onnx for ONNX Runtime and others, or .pt2 for torch alone.",
     )
     parser.add_argument(
         "--prepared",
@@ -38,66 +39,30 @@ def parser() -> CommandParser:
 
 
 def main(options: Namespace) -> None:
-    """Exports the checkpoint, and prints the file's input and output, or how to load the folder."""
+    """Exports the checkpoint, and prints the file's input and output."""
     # here, so that --help need not import torch
-    from project.analysis.page import model_card
     from project.model import ImageClassifier
-    from project.model.formats import (
-        ProbabilityNetwork,
-        load_onnx,
-        load_pt2,
-        write_and_compare,
-        write_folder,
-        write_onnx,
-        write_pt2,
-    )
+    from project.model.formats import load_onnx, load_pt2, write_and_compare, write_onnx, write_pt2
     from project.model.normalize import image_shape
-    from project.model.timm_folder import load_folder
 
-    def write_folder_with_card(
-        network: ProbabilityNetwork, model: ImageClassifier, folder: Path
-    ) -> None:
-        write_folder(network, model, folder)
-        card = model_card(model, options.checkpoint)
-        (folder / "README.md").write_text(card, "utf-8", "backslashreplace")
-
-    formats = {
-        ".onnx": (write_onnx, load_onnx),
-        ".pt2": (write_pt2, load_pt2),
-        "/": (write_folder_with_card, load_folder),
-    }
-    ending = ending_of_output(options, list(formats))
+    formats = {".onnx": (write_onnx, load_onnx), ".pt2": (write_pt2, load_pt2)}
+    path = Path(options.output)
+    if path.suffix not in formats:
+        raise UserError(f"must end in {' or '.join(formats)}, got '{options.output}'", "--output")
+    if path.exists() and not options.overwrite:
+        raise UserError(f"'{options.output}' is there already; --overwrite replaces it", "--output")
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
-    photos = ending != "/" and not options.prepared
-    count, difference = write_and_compare(model, *formats[ending], Path(options.output), photos)
+    photos = not options.prepared
+    count, difference = write_and_compare(model, *formats[path.suffix], path, photos)
     channels, *crop = image_shape(model.preprocessing)
     size = "height, width" if photos else ", ".join(map(str, crop))
     dtype = str(model.normalization.pixels).removeprefix("torch.")
     rgb = "" if "bits" in model.preprocessing else ", RGB"
     print(f"  written               {options.output}")
-    if ending != "/":
-        print(f"  input                 images: {dtype} (N, {channels}, {size}){rgb}")
-        print(f"  output                probabilities: float32 (N, {len(model.class_names)})")
-    else:
-        folder = options.output.removesuffix("/")
-        print(f'  load                  timm.create_model("local-dir:{folder}", pretrained=True)')
+    print(f"  input                 images: {dtype} (N, {channels}, {size}){rgb}")
+    print(f"  output                probabilities: float32 (N, {len(model.class_names)})")
     print(f"  compared on           {count} generated images")
     print(f"  largest difference    {difference:.2g} in probability")
-
-
-def ending_of_output(options: Namespace, endings: list[str]) -> str:
-    """Returns the ending of ``--output``, ``/`` for a folder, if it can be written there."""
-    path = Path(options.output)
-    is_folder = options.output.endswith("/") or path.is_dir()
-    ending = "/" if is_folder else path.suffix
-    if ending not in endings:
-        raise UserError(f"--output must end in {' or '.join(endings)}, got '{path}'")
-    if not path.parent.is_dir():
-        raise UserError(f"must be in a folder that is there, got '{path}'", "--output")
-    is_empty = path.is_dir() and not any(path.iterdir())
-    if path.exists() and not (options.overwrite or is_empty):
-        raise UserError(f"'{path}' is there already; --overwrite replaces it", "--output")
-    return ending
 
 
 if __name__ == "__main__":

@@ -145,14 +145,16 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
 
 @cases(
     "args expected",
-    (["{}", "--output=model.bin"], r"--output must end in \.onnx or \.pt2 or /, got 'model\.bin'"),
-    (["{}", "--output=nowhere/model.onnx"], "must be in a folder that is there"),
-    (["{}", "--output=folder.onnx", "--overwrite"], "timm has no network like resnet9_slim"),
+    (["{}", "--output=model.bin"], r"--output: must end in \.onnx or \.pt2, got 'model\.bin'"),
+    (["{}", "--output=nowhere/model.onnx"], "parent directory does not exist"),
+    (["{}", "--output=folder.onnx", "--overwrite"], "--output: .* already exists"),
+    (["{}", "--output=there.pt2"], r"'there\.pt2' is there already; --overwrite replaces it"),
     (["nowhere.ckpt", "--output=model.onnx"], r"there is no file 'nowhere\.ckpt'"),
     (["cut.ckpt", "--output=model.onnx"], r"'cut\.ckpt' is damaged"),
 )
 def test_a_mistake_is_one_line(place, workplace, capsys, args, expected):
     Path("folder.onnx").mkdir()
+    Path("there.pt2").touch()
     Path("cut.ckpt").write_bytes((place / "odd.ckpt").read_bytes()[:1000])
     before = sorted(workplace.rglob("*"))
     text = one_line(lambda: call(export, *(arg.format(place / "odd.ckpt") for arg in args)), capsys)

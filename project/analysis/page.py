@@ -1,4 +1,4 @@
-"""Pages from templates: a run's HTML report and the model card of an exported folder."""
+"""The HTML report of a run."""
 
 import base64
 import io
@@ -7,11 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from lightkeeper.cli import read_metrics
-from lightkeeper.exact import UserError
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from lightkeeper.images import ImageDataModule
 from matplotlib.figure import Figure
 from PIL import Image
@@ -32,11 +29,9 @@ from project.analysis.plots import (
     read_steps_per_epoch,
 )
 from project.analysis.tables import (
-    RATES,
     Metrics,
     added_metrics,
     class_rates,
-    escaped,
     interval_in_words,
 )
 from project.model import ImageClassifier
@@ -60,7 +55,13 @@ def render(
     per_class = sorted(
         zip(names, class_rates(metrics["test"]), strict=True), key=lambda row: row[1]["f1"]
     )
-    return _template("report.html").render(
+    environment = Environment(
+        loader=PackageLoader(__package__, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    return environment.get_template("report.html").render(
         run=run.name,
         about=about,
         record=_record(run),
@@ -168,61 +169,6 @@ def _of_one_class(model: ImageClassifier, test: Evaluation, groups: Tensor) -> d
             "positive": names[positive],
         }
     return sections
-
-
-def model_card(model: ImageClassifier, checkpoint: str) -> str:
-    """Writes a model card in Markdown: use, metrics by class, data, and fields to fill in."""
-    split, metrics = _newest_metrics(Path(checkpoint).absolute(), model.about)
-    names = [" ".join(name.split()).replace("|", "\\|") for name in model.class_names]
-    per_class = _rates_of(metrics, checkpoint) if metrics else [{}]
-    card = _template("model_card.md").render(
-        model=model,
-        about=model.about,
-        images=model.about.get("images") or {},
-        versions=model.about.get("versions") or {},
-        split=split,
-        metrics=metrics,
-        added=added_metrics({split: metrics}),
-        rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
-        classes=list(zip(names, per_class, strict=False)),
-    )
-    return escaped(card)
-
-
-def _newest_metrics(checkpoint: Path, about: Mapping[str, Any]) -> tuple[str, Metrics]:
-    """Returns the split that was measured last, and its metrics; empty if none was.
-
-    They are those of the run's test if it is the ``best.ckpt`` of a finished run.
-    """
-    if checkpoint.name == "best.ckpt":
-        with suppress(UserError):  # it is in no finished run
-            return "test", read_metrics(checkpoint.parents[1])["test"]
-    for split in ("test", "val"):
-        if split in about["metrics"]:
-            return split, about["metrics"][split]
-    return "", {}
-
-
-def _rates_of(metrics: Metrics, checkpoint: str) -> list[dict[str, float]]:
-    """Returns the rates of each class, from numbers that a file may have in any form."""
-    try:
-        for name in ("total", "accuracy", "f1"):
-            float(metrics[name])
-        return class_rates(metrics)
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"the metrics in '{checkpoint}' are damaged, or not those of the model card: {error!r}"
-        ) from error
-
-
-def _template(name: str) -> Template:
-    environment = Environment(
-        loader=PackageLoader(__package__, "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    return environment.get_template(name)
 
 
 def _describe_images(

@@ -84,8 +84,8 @@ class ImageClassifier(LightningModule):
             images of about 32 pixels.
         weights: Pretrained weights: ``DEFAULT`` or another name, a file, a folder or an address.
             Names are torchvision's or timm's, which are downloaded once; files are torchvision's,
-            ours or those of a hand-written script, also ``.safetensors``; folders are those of
-            ``project.export`` or timm's. A head for other classes is left out.
+            ours or those of a hand-written script, also ``.safetensors``; folders are timm's. A head
+            for other classes is left out.
         freeze: ``backbone`` trains the head alone; the name of a block, such as ``layer4``, trains
             that block and all after it. Frozen layers keep the running statistics of BatchNorm,
             too.

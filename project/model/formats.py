@@ -1,12 +1,10 @@
-"""The network that is exported, its files, ONNX, torch's own and timm's folder, and their check."""
+"""The network that is exported, its files, ONNX and torch's own, and their check."""
 
 import base64
 import io
 import json
 import logging
-import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,10 +19,9 @@ from torch.nn.functional import interpolate
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from project.model.inference import mean_logits
-from project.model.networks import TIMM, head
+from project.model.networks import head
 from project.model.normalize import Normalization, image_shape
 from project.model.resizing import Resizing
-from project.model.timm_folder import to_timm
 
 if TYPE_CHECKING:
     from project.model.classifier import ImageClassifier
@@ -92,13 +89,13 @@ def write_and_compare(
     path: Path,
     photos: bool = False,
 ) -> tuple[int, float]:
-    """Writes a model to a file or a folder, unless that computes something else.
+    """Writes a model to a file, unless that computes something else.
 
     Args:
         model: The model of the checkpoint.
         write: Writes a network from pixels to probabilities, as that of the model.
         load: Loads it as a function from images to probabilities, float32 (N, classes).
-        path: The file or folder, which is replaced; other files in the folder stay.
+        path: The file, which is replaced.
         photos: Takes photos of any size, and resizes them; else images of the crop.
 
     Returns:
@@ -123,12 +120,7 @@ def write_and_compare(
                 "the exported file does not compute what the checkpoint does: probabilities differ"
                 f" by up to {difference:.2g}, so nothing was written"
             )
-        if partial.is_dir():
-            path.mkdir(exist_ok=True)
-            for file in partial.iterdir():
-                file.replace(path / file.name)
-        else:
-            partial.replace(path)
+        partial.replace(path)
     return len(computed), difference
 
 
@@ -283,56 +275,3 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     return lambda images: torch.from_numpy(
         session.run(None, {"images": images.contiguous().numpy()})[0]
     )
-
-
-def write_folder(network: ProbabilityNetwork, model: "ImageClassifier", folder: Path) -> None:
-    """Writes weights and timm's configuration, with preprocessing and class names.
-
-    Args:
-        network: Its ``network`` maps normalised images to logits.
-        model: The model of the checkpoint.
-        folder: A folder that does not exist.
-    """
-    from timm.models import save_for_hf
-
-    twin = _timm_twin(network.network, model)
-    activation = "softmax" if model.has_one_class else "sigmoid"
-    about: dict[str, object] = {"label_names": model.class_names, "activation": activation}
-    if model.thresholds:
-        about["thresholds"] = [*model.thresholds.values()]
-    save_for_hf(twin, str(folder), about, _timm_args(model), safe_serialization=True)
-    # safetensors writes for its owner alone
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")
-
-
-def _timm_twin(network: nn.Module, model: "ImageClassifier") -> nn.Module:
-    """Builds timm's network of the same name and layers, with the same weights."""
-    import timm
-
-    if model.test_time_augmentation:
-        raise UserError(
-            "--output: this model averages views of each image, which timm does not;"
-            " write an .onnx or .pt2 file"
-        )
-    name = model.arch.removeprefix(TIMM)
-    if timm.is_model(name):
-        twin: nn.Module = timm.create_model(
-            name,
-            num_classes=len(model.class_names),
-            pretrained_cfg_overlay=to_timm(model.preprocessing),
-            **_timm_args(model),
-        )
-        with suppress(RuntimeError):  # it has other layers
-            twin.load_state_dict(network.state_dict())
-            return twin
-    args = f" with {model.arch_args}" if model.arch_args else ""
-    raise UserError(
-        f"--output: timm has no network like {model.arch}{args}; write an .onnx or .pt2 file"
-    )
-
-
-def _timm_args(model: "ImageClassifier") -> dict[str, Any]:
-    """Returns the arguments of timm's network."""
-    channels = len(model.preprocessing["mean"])
-    args = dict(model.arch_args or {}) if model.arch.startswith(TIMM) else {}
-    return args if channels == 3 else args | {"in_chans": channels}

@@ -28,7 +28,7 @@ from project.model.networks import (
     timm_name,
     torchvision_names,
 )
-from project.model.timm_folder import from_timm
+from project.model.timm_config import from_timm
 
 _AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
 # names in torchvision's files, which the network has without the second dot
@@ -84,7 +84,7 @@ def _from_file(source: str) -> Pretrained:
 
 
 def _from_folder(folder: Path) -> Pretrained:
-    """Takes weights from a folder in timm's format, as ``project.export`` writes it."""
+    """Takes weights from a folder in timm's format, as ``examples/deploy/to_hub.py`` writes it."""
 
     def config() -> tuple[Preprocessing, list[str]]:
         try:

@@ -1,5 +1,6 @@
-"""The promises of ``python -m project.export CKPT --output FOLDER/``: a folder that timm alone loads."""
+"""The promises of ``examples/deploy/to_hub.py``: a folder that timm alone loads."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,13 @@ from lightkeeper.images import Preprocessing
 from lightkeeper.images._preprocessing import fit_image
 from PIL import Image
 
-from project.analysis.page import model_card
 from project.analysis.tables import class_rates
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
-from project.model.timm_folder import to_timm
-from tests.conftest import cases, classifier, draw_image, one_line, quiet_trainer, read_json
-from tests.test_export import run
+from tests.conftest import call, cases, classifier, draw_image, one_line, quiet_trainer, read_json
 
 timm = pytest.importorskip("timm", reason="timm is an extra")
+to_hub = importlib.import_module("examples.deploy.to_hub")
 FILES = ["README.md", "config.json", "model.safetensors"]
 TINY = {"depth": 1, "embed_dim": 24, "num_heads": 2}
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
@@ -52,7 +51,7 @@ def test_timm_alone_gives_the_checkpoints_probabilities_and_weights_start_from_i
 def require_same_in_timm(tmp_path, cls, options):
     model = classifier(cls, **options).eval()
     folder = tmp_path / "our flowers"
-    run(checkpoint_of(model, tmp_path / "a model.ckpt"), f"{folder}/")
+    call(to_hub, checkpoint_of(model, tmp_path / "a model.ckpt"), folder)
     assert sorted(file.name for file in folder.iterdir()) == FILES
     assert len({file.stat().st_mode for file in folder.iterdir()}) == 1  # the umask's
     config = read_json(folder / "config.json")
@@ -87,7 +86,7 @@ def require_same_in_timm(tmp_path, cls, options):
 def test_timm_prepares_images_as_evaluation_does(fit, crop, resize):
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
     preprocessing = Preprocessing(resize=resize, crop=crop, fit=fit, mean=mean, std=std)
-    config = timm.data.resolve_data_config(pretrained_cfg=to_timm(preprocessing))
+    config = timm.data.resolve_data_config(pretrained_cfg=to_hub.to_timm(preprocessing))
     transform = timm.data.create_transform(**config)
     # of a rectangle, timm rounds the scaled size, where torchvision and we cut it off
     other = (91, 240) if isinstance(crop, int) else (90, 240)
@@ -104,12 +103,12 @@ def test_timm_prepares_images_as_evaluation_does(fit, crop, resize):
 
 def test_overwriting_replaces_an_export_and_keeps_other_files(workplace, capsys):
     checkpoint = checkpoint_of(classifier(arch="timm/test_resnet"), workplace / "x.ckpt")
-    run(checkpoint, "model/")
+    call(to_hub, checkpoint, "model")
     Path("model/README.md").write_text("edited")
     Path("model/notes.txt").write_text("mine")
-    assert "is there already" in one_line(lambda: run(checkpoint, "model"), capsys)
+    assert "is there already" in one_line(lambda: call(to_hub, checkpoint, "model"), capsys)
     assert Path("model/README.md").read_text() == "edited"
-    run(checkpoint, "model", "--overwrite")
+    call(to_hub, checkpoint, "model", "--overwrite")
     assert "timm.create_model" in Path("model/README.md").read_text()
     names = [path.name for path in workplace.rglob("*")]
     assert sorted(names) == sorted([*FILES, "model", "notes.txt", "x.ckpt"])
@@ -119,13 +118,13 @@ def test_overwriting_replaces_an_export_and_keeps_other_files(workplace, capsys)
     "options reason",
     (
         {"arch": "resnet18", "arch_args": {"stem": "cifar"}},
-        "timm has no network like resnet18 with {'stem': 'cifar'}; write an .onnx",
+        "timm has no network like resnet18 with {'stem': 'cifar'}",
     ),
     ({"arch": "timm/test_resnet", "test_time_augmentation": "flip"}, "averages views"),
 )
 def test_a_network_that_timm_lacks_is_one_line(workplace, capsys, options, reason):
     path = checkpoint_of(classifier(**options), workplace / "model.ckpt")
-    assert reason in one_line(lambda: run(path, "model/"), capsys)
+    assert reason in one_line(lambda: call(to_hub, path, "model"), capsys)
     assert [file.name for file in workplace.iterdir()] == ["model.ckpt"]
 
 
@@ -133,7 +132,7 @@ def test_the_card_has_the_metrics_of_the_runs_test_by_class_and_controls_no_term
     path = tiny_run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(path)
     model.class_names[0] = "a | b\n<script>\x1b[2J"
-    card = model_card(model, str(path))
+    card = to_hub.model_card(model, str(path))
     header = yaml.safe_load(card.split("---")[1])
     assert (header["library_name"], header["license"]) == ("timm", "unknown")
     test = read_json(tiny_run / "metrics.json")["test"]
