@@ -1,10 +1,10 @@
 """A straight line down after the warmup, as FFCV's and airbench's schedules."""
 
-from project.model import CosineWithWarmup
+from examples.recipes.warmup import CosineFrom
 
 
-class LinearWithWarmup(CosineWithWarmup):
-    """Linear warmup, then a line down to ``lrf``; it takes what ``CosineWithWarmup`` takes.
+class LinearWithWarmup(CosineFrom):
+    """Linear warmup, then a line down to ``lrf``; it takes what ``CosineFrom`` takes.
 
     ``OneCycleLR`` with ``anneal_strategy="linear"`` peaks a step earlier.
     """

@@ -18,9 +18,11 @@ from PIL import Image
 from timm.data.mixup import mixup_target
 from timm.data.transforms_factory import transforms_imagenet_train
 from timm.loss.binary_cross_entropy import BinaryCrossEntropy as TimmBinaryCrossEntropy
+from timm.scheduler.cosine_lr import CosineLRScheduler
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 from torchvision.models import resnet18
 from torchvision.transforms.v2 import Normalize, RandomErasing
 from torchvision.transforms.v2.functional import to_pil_image
@@ -35,7 +37,8 @@ from examples.recipes.linear import LinearWithWarmup
 from examples.recipes.muon import Muon
 from examples.recipes.progressive_resizing import ProgressiveResizing, resized
 from examples.recipes.timm_transforms import RandAugment
-from tests.conftest import ROOT, draw_image, small
+from examples.recipes.warmup import CosineFrom
+from tests.conftest import ROOT, cases, draw_image, small
 from tests.model.test_classifier import (
     Memory,
     classifier,
@@ -45,7 +48,7 @@ from tests.model.test_classifier import (
     require_no_reading,
     trainer,
 )
-from tests.model.test_optimizers import cosine, require_rates_that_differ, train
+from tests.model.test_optimizers import RATE, cosine, require_rates_that_differ, train
 
 
 def test_airbench_is_the_papers_network_whose_convolutions_begin_by_copying_their_input():
@@ -255,6 +258,41 @@ def test_a_convolution_with_a_stride_sees_blurred_input_and_keeps_the_names_of_i
         expected = plain.get_submodule(layer)(blurred)
         torch.testing.assert_close(network.get_submodule(layer)(x), expected)
     torch.testing.assert_close(network.layer1(x), plain.layer1(x))
+
+
+def rates_of_torch(optimizer, epochs, warmup, start, last) -> list[float]:
+    parts: list[LRScheduler] = [LinearLR(optimizer, start, total_iters=warmup)]
+    parts.append(CosineAnnealingLR(optimizer, epochs - warmup, eta_min=last))
+    both, rates = SequentialLR(optimizer, parts, [warmup]), []
+    for _ in range(epochs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        both.step()
+    return rates
+
+
+def rates_of_timm(optimizer, epochs, warmup, start, last) -> list[float]:
+    first = {"warmup_t": warmup, "warmup_lr_init": start * RATE}
+    schedule, rates = CosineLRScheduler(optimizer, epochs, last, **first), []
+    for epoch in range(epochs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        schedule.step(epoch + 1)
+    return rates
+
+
+@cases(
+    "rates_of prefix epochs warmup start last",
+    (rates_of_torch, True, 9, 3, 0.01, 0.0),
+    (rates_of_timm, False, 12, 5, 0.02, 0.0001),
+)
+def test_epochs_have_the_learning_rates_of_torchs_and_of_timms_cosine_with_warmup(
+    rates_of, prefix, epochs, warmup, start, last
+):
+    expected = rates_of(SGD([nn.Parameter(torch.ones(1))], RATE), epochs, warmup, start, last)
+    schedule = partial(CosineFrom, lrf=last / RATE, warmup_epochs=warmup)
+    schedule = partial(schedule, warmup_start=start, warmup_prefix=prefix)
+    seen, _ = train(schedule, "epoch", max_epochs=epochs)
+    assert [rates[0] for rates in seen[:-1:5]] == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_line_after_the_warmup_is_ffcvs(workplace):

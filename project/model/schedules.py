@@ -32,11 +32,6 @@ class CosineWithWarmup(LRScheduler):
         lrf: The last learning rate as a fraction of the first.
         warmup_epochs: The length of the warmup in epochs, such as 0.5; at most half of the
             training.
-        warmup_start: The learning rate of the first step as a fraction of the peak, which the first
-            step after the warmup has: torch's ``LinearLR(start_factor=...)`` and timm's
-            ``warmup_lr``. By default, warmup rises from the first step to its last in equal parts.
-        warmup_prefix: If true, the cosine begins after the warmup, as by torch's ``SequentialLR``;
-            if false, the warmup replaces the beginning of it, as timm does by default.
     """
 
     interval: Interval = "step"
@@ -46,13 +41,9 @@ class CosineWithWarmup(LRScheduler):
         optimizer: Optimizer,
         lrf: ClosedUnitInterval = 0.01,
         warmup_epochs: NonNegativeFloat = 1.0,
-        warmup_start: ClosedUnitInterval | None = None,
-        warmup_prefix: bool = True,
     ) -> None:
         self.lrf = float(lrf)
         self.warmup_epochs = float(warmup_epochs)
-        self.warmup_start = None if warmup_start is None else float(warmup_start)
-        self.warmup_prefix = warmup_prefix
         self.total_steps = 1
         self.warmup_steps = 0
         super().__init__(optimizer)
@@ -70,11 +61,8 @@ class CosineWithWarmup(LRScheduler):
     def factor(self, step: int) -> float:
         """Returns the fraction of the learning rate at a step."""
         if step < self.warmup_steps:
-            if self.warmup_start is None:
-                return (step + 1) / self.warmup_steps
-            return self.warmup_start + (1 - self.warmup_start) * step / self.warmup_steps
-        before = self.warmup_steps if self.warmup_prefix else 0
-        progress = (step - before) / max(self.total_steps - before, 1)
+            return (step + 1) / self.warmup_steps
+        progress = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
         return self.lrf + (1 - self.lrf) * self.annealed(min(progress, 1.0))
 
     def annealed(self, progress: float) -> float:

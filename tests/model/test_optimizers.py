@@ -12,7 +12,6 @@ from lightkeeper.cli._entry import describe_error
 from lightkeeper.exact import UserError
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LambdaCallback
 from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]  # not in its __all__
-from timm.scheduler.cosine_lr import CosineLRScheduler
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import (
@@ -21,7 +20,6 @@ from torch.optim.lr_scheduler import (
     LinearLR,
     LRScheduler,
     OneCycleLR,
-    SequentialLR,
     StepLR,
 )
 from torchvision.ops._utils import split_normalization_params
@@ -201,41 +199,6 @@ def test_a_schedule_lasts_as_long_as_training_and_is_stepped_in_time(
     seen, _ = train(schedule, interval, **options)
     for of_group in zip(*seen, strict=True):
         assert of_group == pytest.approx([RATE * factor for factor in factors])
-
-
-def rates_of_torch(optimizer, epochs, warmup, start, last) -> list[float]:
-    parts: list[LRScheduler] = [LinearLR(optimizer, start, total_iters=warmup)]
-    parts.append(CosineAnnealingLR(optimizer, epochs - warmup, eta_min=last))
-    both, rates = SequentialLR(optimizer, parts, [warmup]), []
-    for _ in range(epochs):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        both.step()
-    return rates
-
-
-def rates_of_timm(optimizer, epochs, warmup, start, last) -> list[float]:
-    first = {"warmup_t": warmup, "warmup_lr_init": start * RATE}
-    schedule, rates = CosineLRScheduler(optimizer, epochs, last, **first), []
-    for epoch in range(epochs):
-        rates.append(optimizer.param_groups[0]["lr"])
-        schedule.step(epoch + 1)
-    return rates
-
-
-@cases(
-    "rates_of prefix epochs warmup start last",
-    (rates_of_torch, True, 9, 3, 0.01, 0.0),
-    (rates_of_timm, False, 12, 5, 0.02, 0.0001),
-)
-def test_epochs_have_the_learning_rates_of_torchs_and_of_timms_cosine_with_warmup(
-    rates_of, prefix, epochs, warmup, start, last
-):
-    expected = rates_of(SGD([nn.Parameter(torch.ones(1))], RATE), epochs, warmup, start, last)
-    schedule = partial(CosineWithWarmup, lrf=last / RATE, warmup_epochs=warmup)
-    schedule = partial(schedule, warmup_start=start, warmup_prefix=prefix)
-    seen, _ = train(schedule, "epoch", max_epochs=epochs)
-    assert [rates[0] for rates in seen[:-1:5]] == pytest.approx(expected, rel=1e-9)
 
 
 @cases(
