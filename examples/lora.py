@@ -1,4 +1,4 @@
-"""LoRA: low-rank changes of frozen weights (Hu et al., 2021, https://arxiv.org/abs/2106.09685); exported files have them merged.
+"""LoRA: low-rank changes of frozen weights (Hu et al., 2021, https://arxiv.org/abs/2106.09685).
 
 python -m project.fit --model examples.lora.LoRAClassifier --model.arch timm/vit_tiny_patch16_224 --model.weights vit.pth
 """

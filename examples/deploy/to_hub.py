@@ -25,6 +25,7 @@ from lightkeeper.images import Preprocessing
 from timm.data.config import resolve_model_data_config
 from timm.models import save_for_hf
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
 
 from project.analysis.tables import RATES, Metrics, added_metrics, class_rates, escaped
 from project.model import ImageClassifier
@@ -79,6 +80,9 @@ def write_folder(
         folder: A folder that does not exist.
         card: The model card, in Markdown.
     """
+    for module in filter(is_parametrized, [*network.network.modules()]):  # such as LoRA's
+        for name in [*module.parametrizations]:
+            remove_parametrizations(module, name)  # of the checkpoint's model, too
     twin = timm_twin(network.network, model)
     activation = "softmax" if model.has_one_class else "sigmoid"
     about: dict[str, object] = {"label_names": model.class_names, "activation": activation}

@@ -33,7 +33,7 @@ from examples.tests.files import save_parquet, write_coco, write_pets
 from examples.write_shards import write_shards
 from project.data import FolderDataModule
 from project.model import ImageClassifier
-from project.model.formats import ProbabilityNetwork
+from project.model.formats import ProbabilityNetwork, load_onnx, write_onnx
 from tests.conftest import (
     QUIET,
     ROOT,
@@ -279,7 +279,7 @@ def vit(num_classes, **args):
     return timm.create_model("vit_tiny_patch16_224", num_classes=num_classes, **VIT | args)
 
 
-def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workplace, batch):
+def test_lora_changes_weights_by_products_of_low_rank_in_exports_too(workplace, batch):
     args = VIT | {"img_size": batch.images.shape[-1]}
     torch.save(merged := vit(3, **args).state_dict(), "vit.pth")
     network: Any = {"arch": "timm/vit_tiny_patch16_224", "arch_args": args, "weights": "vit.pth"}
@@ -293,9 +293,11 @@ def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workpl
         name for name, parameter in model.network.named_parameters() if parameter.requires_grad
     }
     assert {name.rsplit(".")[-1] for name in trained} == {"up", "down", "weight", "bias"}
-    exported = ProbabilityNetwork(model).eval()
-    torch.testing.assert_close(dict(exported.network.state_dict()), dict(merged))
-    torch.testing.assert_close(exported(batch.images), model(batch.images).softmax(1))
+    plain = ImageClassifier(**network, **ABOUT).eval()
+    plain.network.load_state_dict(merged)
+    write_onnx(ProbabilityNetwork(model).eval(), model, Path("model.onnx"))
+    expected = plain(batch.images).softmax(1)
+    torch.testing.assert_close(load_onnx(Path("model.onnx"))(batch.images), expected)
 
 
 @pytest.mark.parametrize("other", ["benign", "ok"])  # the class that is first, or second

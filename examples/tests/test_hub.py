@@ -11,7 +11,9 @@ import yaml
 from lightkeeper.images import Preprocessing
 from lightkeeper.images._preprocessing import fit_image
 from PIL import Image
+from torch import nn
 
+from examples.lora import LoRAClassifier
 from project.analysis.tables import class_rates
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
@@ -79,6 +81,25 @@ def require_same_in_timm(tmp_path, cls, options):
     defaults = {"interpolation": "bilinear", "fit": "crop"}
     preprocessing = find_weights(options["arch"], str(folder)).preprocessing()
     assert preprocessing == {**defaults, **model.preprocessing}
+
+
+def test_low_rank_changes_are_merged(tmp_path):
+    arch: Any = {"arch": "timm/vit_tiny_patch16_224", "arch_args": VIT}
+    about = classifier(**arch).hparams
+    about = {name: about[name] for name in ("class_names", "preprocessing")}
+    model = LoRAClassifier(**about, **arch)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".up"):
+            nn.init.normal_(parameter, std=0.1)
+    call(
+        to_hub,
+        checkpoint_of(model, tmp_path / "x.ckpt"),
+        tmp_path / "hub",
+        "--import=examples.lora",
+    )
+    images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
+    shares = to_hub.load_folder(tmp_path / "hub")(images)
+    torch.testing.assert_close(shares, model.eval()(images).softmax(1), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])

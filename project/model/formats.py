@@ -16,7 +16,6 @@ from lightkeeper.images import prepare
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import interpolate
-from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from project.model.inference import mean_logits
 from project.model.networks import head
@@ -45,8 +44,6 @@ class ProbabilityNetwork(nn.Module):
         self.network = (
             deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
         )
-        for module in filter(is_parametrized, [*self.network.modules()]):  # such as LoRA's
-            _merge_parametrizations(module)
         if temperature := model.about.get("temperature"):  # logits are linear in the head's weights
             for layer in head(self.network, len(model.class_names)).values():
                 for weight in layer.parameters():
@@ -71,15 +68,6 @@ class ProbabilityNetwork(nn.Module):
     def _classify(self, images: Tensor) -> Tensor:
         logits: Tensor = self.network((images.float() - self.mean) / self.std)
         return logits
-
-
-def _merge_parametrizations(module: Any) -> None:
-    """Replaces a parametrization by its weights, without changing the shared class."""
-    weights = {name: nn.Parameter(getattr(module, name)) for name in module.parametrizations}
-    module.__class__ = type_before_parametrizations(module)
-    del module.parametrizations
-    for name, weight in weights.items():
-        setattr(module, name, weight)
 
 
 def write_and_compare(
