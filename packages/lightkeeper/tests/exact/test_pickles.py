@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 from lightkeeper.exact import UserError
+from lightkeeper.exact._checkpoint_io import read_file
 from lightkeeper.exact._pickles import require_modest
 from lightkeeper.images._checkpoint import read_checkpoint, read_weights
+from safetensors.torch import save_file
 
 from tests.toy import cases
 
@@ -81,3 +83,14 @@ def shared() -> Any:
 def test_what_torch_writes_of_values_is_modest(tmp_path, content, is_new):
     torch.save(content, path := tmp_path / "file", _use_new_zipfile_serialization=is_new)
     require_modest(path)
+
+
+def test_a_file_of_safetensors_is_read_by_its_own_package(tmp_path, monkeypatch):
+    """Before 2.14, torch does not."""
+    weights = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1], dtype=torch.bfloat16)}
+    save_file(weights, path := tmp_path / "w.safetensors")
+    monkeypatch.delattr(torch, "load")
+    torch.testing.assert_close(read_file(path), weights, rtol=0, atol=0)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"w\.safetensors' is damaged"):
+        read_file(path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
 
 from ._errors import UserError, first_sentence, listed, note
 from ._files import whole_file
@@ -90,22 +91,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def read_file(path: str | Path) -> Any:
-    """Reads a file of torch's onto the CPU; a compressed one could fill the memory.
+    """Reads a file of torch's or of safetensors onto the CPU, and runs nothing that it says.
 
     Raises:
         UserError: It is missing, is damaged or says what to import or run.
     """
     if not Path(path).is_file():  # opening a named pipe would wait for ever
         raise UserError(f"there is no file '{path}'")
+    read = _load_safetensors if Path(path).suffix == ".safetensors" else _load_torch
     try:
-        if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
-            _check_parts(path)
-        if Path(path).suffix != ".safetensors":  # which has no pickle
-            require_modest(path)
-        with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        require_tree(content)
-        return content
+        return read(path)
     except Exception as error:  # a damaged file raises all kinds
         unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
         why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
@@ -128,6 +123,23 @@ def first_sound(
                 raise
             say(f"{error}; looking for the one before it")
     return None, {}
+
+
+def _load_safetensors(path: str | Path) -> dict[str, Tensor]:
+    """Reads tensors, which are all that such a file has; torch does so only from 2.14 on."""
+    from safetensors.torch import load_file  # here, as few files need it
+
+    return load_file(path)
+
+
+def _load_torch(path: str | Path) -> object:
+    if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
+        _check_parts(path)
+    require_modest(path)
+    with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
+        content: object = torch.load(path, map_location="cpu", weights_only=True)
+    require_tree(content)
+    return content
 
 
 def _check_parts(path: str | Path) -> None:
