@@ -1,22 +1,16 @@
 """Checkpoints that are written whole or not at all, and read without running what they say."""
 
-import re
-import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch import Tensor
 
-from ._errors import UserError, first_sentence, listed, note
+from ._errors import UserError, listed, note
 from ._files import whole_file
-from ._pickles import require_modest
-from ._plain import MisfitError, plain, require_tree, split_plain
-
-_DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
+from ._plain import MisfitError, plain, split_plain
+from ._reading import read_file
 
 OPTIONS = "hyper_parameters"
 OPTIONS_OF_ALL = (OPTIONS, "datamodule_hyper_parameters")
@@ -90,23 +84,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             Path(path).unlink()
 
 
-def read_file(path: str | Path) -> Any:
-    """Reads a file of torch's or of safetensors onto the CPU, and runs nothing that it says.
-
-    Raises:
-        UserError: It is missing, is damaged or says what to import or run.
-    """
-    if not Path(path).is_file():  # opening a named pipe would wait for ever
-        raise UserError(f"there is no file '{path}'")
-    read = _load_safetensors if Path(path).suffix == ".safetensors" else _load_torch
-    try:
-        return read(path)
-    except Exception as error:  # a damaged file raises all kinds
-        unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
-        why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
-        raise UserError(f"'{path}' is damaged or cannot be read safely: {why}") from error
-
-
 def first_sound(
     paths: Sequence[Path], read: Callable[[Path], Checkpoint], say: Callable[[str], None] = note
 ) -> tuple[Path | None, Checkpoint]:
@@ -123,31 +100,3 @@ def first_sound(
                 raise
             say(f"{error}; looking for the one before it")
     return None, {}
-
-
-def _load_safetensors(path: str | Path) -> dict[str, Tensor]:
-    """Reads tensors, which are all that such a file has; torch does so only from 2.14 on."""
-    from safetensors.torch import load_file  # here, as few files need it
-
-    return load_file(path)
-
-
-def _load_torch(path: str | Path) -> object:
-    if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
-        _check_parts(path)
-    require_modest(path)
-    with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
-        content: object = torch.load(path, map_location="cpu", weights_only=True)
-    require_tree(content)
-    return content
-
-
-def _check_parts(path: str | Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        for part in archive.infolist():
-            if part.compress_type != zipfile.ZIP_STORED:
-                raise ValueError("it is compressed, as torch's files are not")
-            if part.external_attr & _DIRECTORY:
-                raise ValueError("a part is marked as a folder")  # torch would read nothing
-        if damaged := archive.testzip():
-            raise ValueError(f"the checksum of {damaged} is wrong")

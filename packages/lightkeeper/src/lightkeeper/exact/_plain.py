@@ -1,4 +1,4 @@
-"""Plain values: all that a checkpoint holds, converted when written and checked when read."""
+"""Plain values: all that a checkpoint holds."""
 
 import os
 from collections import Counter, OrderedDict
@@ -17,9 +17,6 @@ from ._errors import printable
 _LEAVES = {bool, int, float, complex, str, NoneType, torch.dtype, torch.device, torch.Size}
 _DICTS = (dict, OrderedDict, Counter)
 _LISTS = (list, tuple, set)
-_DEEPEST = 100  # containers inside each other
-_REPEATS = 10  # of each value in a file, on average
-_FEW = 10**5  # values, however often repeated
 
 
 class MisfitError(ValueError):
@@ -99,46 +96,3 @@ def split_plain(options: Mapping[str, object]) -> tuple[dict[str, Any], dict[str
         except MisfitError as error:
             left_out[name] = error.problem.removeprefix("is ")
     return kept, left_out
-
-
-def require_tree(content: object) -> None:
-    """Requires values that can be walked in about the time in which they were read.
-
-    A list that holds another ten times, which holds another ten times, and so on, takes few bytes
-    in a file, and for ever to walk.
-
-    Raises:
-        MisfitError: A list or dict is in itself, far inside others, or repeated too often.
-    """
-    sizes: dict[int, int] = {}  # of lists and dicts, with all that is in them
-    path: dict[int, None] = {}
-    stored = 0
-    stack = [content]
-    while stack:
-        value = stack[-1]
-        parts = _containers_in(value)
-        if id(value) in sizes:
-            stack.pop()
-        elif id(value) in path:  # its parts have been looked at
-            sizes[id(value)] = _length(value) + sum(sizes[id(part)] for part in parts)
-            del path[id(value)]
-            stack.pop()
-        else:
-            path[id(value)] = None
-            stored += _length(value)
-            if len(path) > _DEEPEST or any(id(part) in path for part in parts):
-                raise MisfitError("it has lists or dicts too deep inside each other")
-            stack += [part for part in parts if id(part) not in sizes]
-    if sizes[id(content)] > max(_FEW, _REPEATS * stored):
-        raise MisfitError("it repeats the same lists or dicts too often")
-
-
-def _containers_in(value: object) -> list[object]:
-    parts = [*value, *value.values()] if isinstance(value, dict) else value
-    if not isinstance(parts, list | tuple):
-        return []
-    return [part for part in parts if isinstance(part, list | tuple | dict)]
-
-
-def _length(value: object) -> int:
-    return 1 + (len(value) if isinstance(value, list | tuple | dict) else 0)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 from lightkeeper.exact import UserError
-from lightkeeper.exact._checkpoint_io import read_file
-from lightkeeper.exact._pickles import require_modest
+from lightkeeper.exact._reading import read_file, require_modest, require_tree
 from lightkeeper.images._checkpoint import read_checkpoint, read_weights
 from safetensors.torch import save_file
 
@@ -94,3 +93,35 @@ def test_a_file_of_safetensors_is_read_by_its_own_package(tmp_path, monkeypatch)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"w\.safetensors' is damaged"):
         read_file(path)
+
+
+def nest(depth: int, width: int) -> list[Any]:
+    nested: list[Any] = [0] * width
+    for _ in range(depth):
+        nested = [nested] * width
+    return nested
+
+
+def looped() -> dict[str, Any]:
+    inner: dict[str, Any] = {"list": []}
+    inner["list"].append(inner)
+    return inner
+
+
+@cases(
+    "make problem",
+    (lambda: {"a": nest(9, 9)}, "too often"),  # 9^10 numbers, which a test's name would be made of
+    (lambda: {"a": {"b": (nest(7, 10),)}}, "too often"),
+    (lambda: {"a": looped()}, "inside each other"),
+    (lambda: nest(1000, 1), "inside each other"),
+)
+def test_what_would_be_walked_for_ever_is_refused_at_once(make, problem):
+    with pytest.raises(ValueError, match=problem):
+        require_tree(make())
+
+
+def test_lists_that_occur_several_times_as_in_real_checkpoints_are_not_refused():
+    names = [str(number) for number in range(300_000)]
+    require_tree({"about": {"names": names, "again": names}, "options": {"names": names}})
+    require_tree([[0.9, 0.999]] * 1000)
+    require_tree(5)

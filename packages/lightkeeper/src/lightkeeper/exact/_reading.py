@@ -1,0 +1,145 @@
+"""Reading a file without running what it says, or being kept busy by it.
+
+``torch.load(..., weights_only=True)`` runs no code of a file. But it calls a few functions with any
+arguments, gets the hash of any tuple and inflates what is compressed, so a short file could fill
+the memory or take for ever.
+"""
+
+import re
+import warnings
+import zipfile
+from itertools import chain, islice
+from pathlib import Path
+from pickletools import genops
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from ._errors import UserError, first_sentence
+
+_ZIP = b"PK\3\4"  # by which torch tells its files from older ones
+_DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
+_OLD_PICKLES = 5  # three of the format, the content, and keys
+_LARGEST = 10**6  # values in a tuple and in the tuples in it, each as often as it occurs
+_DEEPEST = 100  # containers inside each other
+_REPEATS = 10  # of each value in a file, on average
+_FEW = 10**5  # values, however often repeated
+
+# of those that torch may call, the ones that make much of a number, or more with each call
+_MAKERS = re.compile(
+    r"(builtins|__builtin__) bytearray|_codecs encode"
+    r"|torch\._utils _rebuild_(device_tensor_\w+|qtensor)"
+)
+
+
+def read_file(path: str | Path) -> Any:
+    """Reads a file of torch's or of safetensors onto the CPU.
+
+    Raises:
+        UserError: It is missing, is damaged or says what to import or run.
+    """
+    if not Path(path).is_file():  # opening a named pipe would wait for ever
+        raise UserError(f"there is no file '{path}'")
+    read = _load_safetensors if Path(path).suffix == ".safetensors" else _load_pickles
+    try:
+        return read(path)
+    except Exception as error:  # a damaged file raises all kinds
+        unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
+        why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
+        raise UserError(f"'{path}' is damaged or cannot be read safely: {why}") from error
+
+
+def _load_safetensors(path: str | Path) -> dict[str, Tensor]:
+    """Reads tensors, which are all that such a file has; torch does so only from 2.14 on."""
+    from safetensors.torch import load_file  # here, as few files need it
+
+    return load_file(path)
+
+
+def _load_pickles(path: str | Path) -> object:
+    require_modest(path)
+    with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
+        content: object = torch.load(path, map_location="cpu", weights_only=True)
+    require_tree(content)
+    return content
+
+
+def require_modest(path: str | Path) -> None:
+    """Refuses a file whose pickles would take far more memory or time than their length suggests.
+
+    Raises:
+        Exception: There is such a pickle, or it is damaged; torch compares no checksums.
+    """
+    with open(path, "rb") as file:
+        if not file.peek(len(_ZIP)).startswith(_ZIP):
+            for _ in range(_OLD_PICKLES):
+                if file.peek(1):  # torch says what is wrong with a shorter one
+                    _require_modest(file)
+            return
+        with zipfile.ZipFile(file) as archive:
+            parts = archive.infolist()
+            if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+                raise ValueError("it is compressed, as torch's files are not")
+            if any(part.external_attr & _DIRECTORY for part in parts):
+                raise ValueError("a part is marked as a folder")  # torch would read nothing
+            if damaged := archive.testzip():
+                raise ValueError(f"the checksum of {damaged} is wrong")
+            for part in parts:
+                if part.filename.endswith("data.pkl"):
+                    with archive.open(part) as pickle:
+                        _require_modest(pickle)
+
+
+def _require_modest(pickle: IO[bytes]) -> None:
+    """Follows a pickle's stack, with the number of values in each tuple in place of the tuple."""
+    stack: list[int] = []
+    marks: list[int] = []
+    memo: dict[object, int] = {}
+    for code, argument, _ in genops(pickle):
+        if code.name == "MARK":
+            marks.append(len(stack))
+        elif code.name.endswith("PUT") or code.name == "MEMOIZE":
+            memo[len(memo) if argument is None else argument] = stack[-1]
+        elif code.name.endswith("GET"):
+            stack.append(memo[argument])
+        else:
+            start = len(stack) - len(code.stack_before)
+            if any(item.name == "mark" for item in code.stack_before):
+                start = marks.pop() - len(code.stack_before) + 2
+            size = 1 + sum(stack[start:]) if "TUPLE" in code.name else 1
+            stack[start:] = [size] * len(code.stack_after)
+            if size > _LARGEST:
+                raise ValueError("a tuple in it is too large")
+            if code.name == "GLOBAL" and _MAKERS.fullmatch(str(argument)):
+                raise ValueError(f"GLOBAL {str(argument).replace(' ', '.')}")
+
+
+def require_tree(content: object) -> None:
+    """Requires values that can be walked in about the time in which they were read.
+
+    A list that holds another ten times, which holds another ten times, and so on, takes few bytes
+    in a file, and for ever to walk.
+
+    Raises:
+        ValueError: Lists or dicts are far inside others, or repeated too often.
+    """
+    seen: dict[int, Any] = {}
+    left = _FEW
+    level = [content]
+    for _ in range(_DEEPEST):
+        containers = {id(value): value for value in level if isinstance(value, list | tuple | dict)}
+        left += _REPEATS * sum(len(containers[key]) for key in containers.keys() - seen.keys())
+        seen |= containers
+        level = [*islice(chain.from_iterable(map(_parts_of, level)), left + 1)]
+        left -= len(level)
+        if left < 0:
+            raise ValueError("it repeats the same lists or dicts too often")
+    if level:
+        raise ValueError("it has lists or dicts too deep inside each other")
+
+
+def _parts_of(value: object) -> list[Any] | tuple[Any, ...]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, list | tuple) else []
