@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import NoneType
 from typing import Any
@@ -17,6 +17,14 @@ from ._errors import printable
 _LEAVES = {bool, int, float, complex, str, NoneType, torch.dtype, torch.device, torch.Size}
 _DICTS = (dict, OrderedDict, Counter)
 _LISTS = (list, tuple, set)
+_OTHER_SEQUENCES = (str, bytes, bytearray, memoryview)
+_CONVERSIONS: tuple[tuple[Any, Callable[[Any], object]], ...] = (
+    (str, str.__str__),  # str() of an Enum is its name
+    (os.PathLike, os.fspath),
+    (np.bool_, bool),
+    ((int, np.integer), int),
+    ((float, np.floating), float),
+)
 
 
 class MisfitError(ValueError):
@@ -54,36 +62,23 @@ def plain(value: object) -> Any:
         pairs = zip(items.items(), value.items(), strict=True)
         is_same = all(key is old and part is was for (key, part), (old, was) in pairs)
         return value if is_same and type(value) in _DICTS else items
-    if isinstance(value, str):
-        return str.__str__(value)  # str() of an Enum is its name
-    if isinstance(value, Sequence | set) and not isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, Sequence | set) and not isinstance(value, _OTHER_SEQUENCES):
         parts = [_plain_part(place, part) for place, part in enumerate(value)]
         is_same = all(part is was for part, was in zip(parts, value, strict=True))
         if is_same and type(value) in _LISTS:
             return value
         return tuple(parts) if isinstance(value, tuple) else parts
-    return _plain_scalar(value)
-
-
-def _plain_scalar(value: object) -> object:
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value)
+    for kinds, convert in _CONVERSIONS:
+        if isinstance(value, kinds):
+            return convert(value)
     if type(value) in get_safe_globals():  # its owner lets torch read it
         return value
     raise MisfitError(f"is a {type(value).__name__}")
 
 
 def _plain_part(key: object, part: object) -> object:
-    try:
+    with inside(key):
         return plain(part)
-    except MisfitError as error:
-        raise MisfitError(error.problem, key, *error.place) from None
 
 
 def split_plain(options: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -10,8 +10,9 @@ import hashlib
 import random
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache, partial
-from types import CellType, FunctionType, MethodType, ModuleType
+from functools import lru_cache
+from gc import get_referents
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ _MULTIPLIERS = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _WITHOUT_GENERATORS = (str, bytes, int, float, type, ModuleType, np.ndarray, Tensor)
-_MOST_PARTS = 1000
-"""Longer lists are a dataset's samples, which a search would take long for."""
+_MOST_PARTS = 2000
+"""Longer lists, and dicts of half as many, are a dataset's samples: a search would take long."""
 
 
 class Purpose(IntEnum):
@@ -151,20 +152,12 @@ def _can_be_seeded(generator: object) -> bool:
 
 def _parts_of(value: object) -> list[object]:
     """Returns what an object refers to; of a module's variables, generators alone."""
-    if isinstance(value, dict | list | tuple):
-        parts = value.values() if isinstance(value, dict) else value
-        return [*parts] if len(parts) <= _MOST_PARTS else []
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, MethodType):
-        return [value.__self__]
     if isinstance(value, FunctionType):
         variables = map(value.__globals__.get, value.__code__.co_names)
-        filled = [cell for cell in value.__closure__ or () if cell != CellType()]
-        closure = [cell.cell_contents for cell in filled]
-        return [*closure, *filter(_is_generator, variables)]
+        return [*(value.__closure__ or ()), *filter(_is_generator, variables)]
+    parts = get_referents(value)  # attributes, items, what a method is bound to
     methods = [part for part in vars(type(value)).values() if isinstance(part, FunctionType)]
-    return [*getattr(value, "__dict__", {}).values(), *methods]
+    return [*(parts if len(parts) <= _MOST_PARTS else ()), *methods]
 
 
 def _seed_held(generator: Any, seed: int) -> None:
