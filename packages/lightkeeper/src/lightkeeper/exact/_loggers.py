@@ -79,7 +79,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
     def state_dict(self) -> State:
         """Returns the size of each file in bytes, once everything is written."""
         self.save()
-        return {**self._sizes()}
+        return self._sizes()
 
     def load_state_dict(self, state_dict: State) -> None:
         """Cuts or removes what was written later; says what is lost."""
@@ -95,7 +95,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
                 path.unlink(missing_ok=True)
         self._earlier = {}
 
-    def _sizes(self) -> dict[str, int]:
+    def _sizes(self) -> State:
         files = Path(self.log_dir).glob(_EVENT_FILES)
         return {path.name: path.stat().st_size for path in files}
 

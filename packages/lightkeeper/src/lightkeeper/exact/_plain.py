@@ -4,6 +4,7 @@ import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import is_
 from types import NoneType
 from typing import Any
 
@@ -59,13 +60,11 @@ def plain(value: object) -> Any:
         return value
     if isinstance(value, Mapping):
         items = {plain(key): _plain_part(key, part) for key, part in value.items()}
-        pairs = zip(items.items(), value.items(), strict=True)
-        is_same = all(key is old and part is was for (key, part), (old, was) in pairs)
+        is_same = all(map(is_, [*items, *items.values()], [*value, *value.values()]))
         return value if is_same and type(value) in _DICTS else items
     if isinstance(value, Sequence | set) and not isinstance(value, _OTHER_SEQUENCES):
         parts = [_plain_part(place, part) for place, part in enumerate(value)]
-        is_same = all(part is was for part, was in zip(parts, value, strict=True))
-        if is_same and type(value) in _LISTS:
+        if type(value) in _LISTS and all(map(is_, parts, value)):
             return value
         return tuple(parts) if isinstance(value, tuple) else parts
     for kinds, convert in _CONVERSIONS:
