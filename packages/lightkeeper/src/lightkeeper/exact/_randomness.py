@@ -117,8 +117,8 @@ def held_generators(*owners: object) -> list[object]:
 
     Otherwise a run would resume with other numbers, and each worker would draw the same. They are
     looked for in attributes, containers, closures and variables of a module, and are objects with
-    ``set_random_seed``, as of albumentations, and generators of Python, NumPy and torch. What
-    cannot be seeded is named in a note.
+    ``set_random_seed``, as of albumentations, and generators of Python, NumPy and torch. A note
+    names one of the system's, which cannot be seeded.
     """
     found: list[object] = []
     left = [*reversed(owners)]
@@ -128,26 +128,20 @@ def held_generators(*owners: object) -> list[object]:
         if id(part) in seen or isinstance(part, _WITHOUT_GENERATORS):
             continue
         seen.add(id(part))
-        if not _is_generator(part):
-            left.extend(reversed(_parts_of(part)))
-        elif _can_be_seeded(part):
-            found.append(part)
-        elif first_of_machine():
+        if isinstance(part, random.SystemRandom) and first_of_machine():
             note(
-                f"a transform or dataset holds a {type(part).__name__}, which cannot be seeded;"
+                "a transform or dataset holds a SystemRandom, which cannot be seeded;"
                 " a run will not resume exactly"
             )
+        elif _is_generator(part):
+            found.append(part)
+        else:
+            left.extend(reversed(_parts_of(part)))
     return found
 
 
 def _is_generator(part: object) -> bool:
     return isinstance(part, _GENERATORS) or callable(getattr(type(part), "set_random_seed", None))
-
-
-def _can_be_seeded(generator: object) -> bool:
-    if isinstance(generator, np.random.Generator):
-        return type(generator.bit_generator).__module__.startswith("numpy.")
-    return not isinstance(generator, random.SystemRandom)
 
 
 def _parts_of(value: object) -> list[object]:
