@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ._checkpoint_io import Checkpoint, first_sound
 from ._errors import require
-from ._files import CHECKPOINTS, LAST, PREVIOUS
+from ._files import CHECKPOINTS, LAST, PREVIOUS, resumable
 from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
@@ -50,10 +50,7 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
     Raises:
         UserError: All that there are are damaged.
     """
-    paths = [
-        path for name in (LAST, PREVIOUS) if (path := Path(folder, CHECKPOINTS, name)).exists()
-    ]
-    return first_sound(paths, read_file)[0]
+    return first_sound(resumable(folder), read_file)[0]
 
 
 class LastCheckpoint(Callback):

@@ -19,7 +19,7 @@ _LEAVES = {bool, int, float, complex, str, NoneType, torch.dtype, torch.device, 
 _DICTS = (dict, OrderedDict, Counter)
 _LISTS = (list, tuple, set)
 _OTHER_SEQUENCES = (str, bytes, bytearray, memoryview)
-_CONVERSIONS: tuple[tuple[Any, Callable[[Any], object]], ...] = (
+_CONVERSIONS: tuple[tuple[type | tuple[type, ...], Callable[..., object]], ...] = (
     (str, str.__str__),  # str() of an Enum is its name
     (os.PathLike, os.fspath),
     (np.bool_, bool),

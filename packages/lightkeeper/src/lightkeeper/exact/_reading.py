@@ -7,6 +7,7 @@ arguments and inflates what is compressed, so a short file could fill the memory
 import re
 import warnings
 import zipfile
+from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 from pickletools import genops
@@ -103,13 +104,13 @@ def require_tree(content: object) -> None:
     Raises:
         ValueError: Lists or dicts are far inside others, or repeated too often.
     """
-    seen: dict[int, Any] = {}
+    seen = set[int]()
     left = _FEW
     level = [content]
     for _ in range(_DEEPEST):
         containers = {id(value): value for value in level if isinstance(value, list | tuple | dict)}
-        left += _REPEATS * sum(len(containers[key]) for key in containers.keys() - seen.keys())
-        seen |= containers
+        left += _REPEATS * sum(len(containers[key]) for key in containers.keys() - seen)
+        seen |= containers.keys()
         level = [*islice(chain.from_iterable(map(_parts_of, level)), left + 1)]
         left -= len(level)
         if left < 0:
@@ -118,7 +119,7 @@ def require_tree(content: object) -> None:
         raise ValueError("it has lists or dicts too deep inside each other")
 
 
-def _parts_of(value: object) -> list[Any] | tuple[Any, ...]:
+def _parts_of(value: object) -> Sequence[object]:
     if isinstance(value, dict):
         return [*value, *value.values()]
     return value if isinstance(value, list | tuple) else []
