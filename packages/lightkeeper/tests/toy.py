@@ -400,7 +400,7 @@ def leaves(value: object, where: str = "") -> dict[str, object]:
     """What a nested structure holds, by its place; tensors as their bits."""
     if isinstance(value, Tensor):
         return {where: (value.dtype, value.cpu().contiguous().numpy().tobytes())}
-    if not isinstance(value, dict | list):
+    if not isinstance(value, dict | list | tuple):
         return {where: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
     return {k: v for key, part in items for k, v in leaves(part, f"{where}/{key}").items()}

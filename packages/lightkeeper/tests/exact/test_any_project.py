@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
+from tests.toy import differences
+
 from . import script
 
 SCRIPT = Path(__file__).with_name("script.py")
@@ -64,16 +66,6 @@ def _with_forked_workers(function: Callable[..., None], *args: object, **options
     function(*args, **options)
 
 
-def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Tensor):
-        yield place, (value.dtype, value.shape, value.contiguous().numpy().tobytes())
-    elif isinstance(value, dict | list | tuple):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(part, f"{place}/{key}")
-    else:
-        yield place, value
-
-
 def outcome(folder: Path) -> dict[str, Any]:
     """All that a run leaves: its last checkpoint, without paths, and what its loggers wrote."""
     last = torch.load(newest_checkpoint(folder) or "", weights_only=True)
@@ -87,35 +79,30 @@ def outcome(folder: Path) -> dict[str, Any]:
     }
     del last["loggers"]["ResumingTensorBoardLogger.1"]  # how many files there are
     rows = (folder / "csv" / "metrics.csv").read_text().splitlines()
-    return dict(leaves({**last, "scores": scores, "csv": rows, "curves": curves}))
+    return {**last, "scores": scores, "csv": rows, "curves": curves}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_is_killed_again_and_again_ends_in_the_same_bits(kind, tmp_path):
-    options = KINDS[kind]
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [
+        ({"accumulate": 2, "checks": 0.5}, [(9, 27)]),
+        *(
+            pytest.param(kind, KILLS, id=name, marks=pytest.mark.slow)
+            for name, kind in KINDS.items()
+        ),
+    ],
+)
+def test_a_run_that_is_killed_again_and_again_ends_in_the_same_bits(options, runs, tmp_path):
     assert run(tmp_path / "whole", **options) == 0
-    whole = outcome(tmp_path / "whole")
     devices = options.get("devices", 1)
-    for number, kills in enumerate(KILLS):
+    for number, kills in enumerate(runs):
         folder = tmp_path / f"killed {number}"
         for batch in kills:
             # a rank has every second of the batches
             code = run(folder, batch // devices, **options)
             assert code == -signal.SIGKILL
         assert run(folder, **options) == 0
-        killed = outcome(folder)
-        assert [name for name in {**whole, **killed} if killed.get(name) != whole.get(name)] == []
-
-
-def test_a_run_that_is_killed_ends_in_the_same_bits(tmp_path):
-    assert run(tmp_path / "whole", accumulate=2, checks=0.5) == 0
-    for batch in (9, 27):
-        assert run(tmp_path / "killed", batch, accumulate=2, checks=0.5) == -signal.SIGKILL
-    assert run(tmp_path / "killed", accumulate=2, checks=0.5) == 0
-    whole = outcome(tmp_path / "whole")
-    killed = outcome(tmp_path / "killed")
-    assert [name for name in {**whole, **killed} if killed.get(name) != whole.get(name)] == []
+        assert differences(outcome(tmp_path / "whole"), outcome(folder)) == []
 
 
 class Scores(LightningModule):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from jsonargparse.typing import PositiveInt
-from lightkeeper.exact._plain import MisfitError, plain, require_tree
+from lightkeeper.exact._plain import MisfitError, plain
 
 from tests.toy import cases
 
@@ -79,35 +79,3 @@ def test_what_is_not_plain_is_named_with_its_place(value, problem):
     with pytest.raises(MisfitError) as error:
         plain(value)
     assert str(error.value) == problem
-
-
-def nest(depth: int, width: int) -> list[Any]:
-    nested: list[Any] = [0] * width
-    for _ in range(depth):
-        nested = [nested] * width
-    return nested
-
-
-def looped() -> dict[str, Any]:
-    inner: dict[str, Any] = {"list": []}
-    inner["list"].append(inner)
-    return inner
-
-
-@cases(
-    "make problem",
-    (lambda: {"a": nest(9, 9)}, "too often"),  # 9^10 numbers, which a test's name would be made of
-    (lambda: {"a": {"b": (nest(7, 10),)}}, "too often"),
-    (lambda: {"a": looped()}, "inside each other"),
-    (lambda: nest(1000, 1), "inside each other"),
-)
-def test_what_would_be_walked_for_ever_is_refused_at_once(make, problem):
-    with pytest.raises(MisfitError, match=problem):
-        require_tree(make())
-
-
-def test_lists_that_occur_several_times_as_in_real_checkpoints_are_not_refused():
-    names = [str(number) for number in range(300_000)]
-    require_tree({"about": {"names": names, "again": names}, "options": {"names": names}})
-    require_tree([[0.9, 0.999]] * 1000)
-    require_tree(5)

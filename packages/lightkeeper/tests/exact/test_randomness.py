@@ -6,8 +6,8 @@ from itertools import chain, product
 import pytest
 import torch
 from lightkeeper.exact import uniform
+from lightkeeper.exact._loader import EvaluationSampler, TrainingSampler, shuffled
 from lightkeeper.exact._randomness import Purpose, derived_seed
-from lightkeeper.exact._sampler import EvaluationSampler, TrainingSampler, shuffled
 from lightkeeper.images._batch import repeated_draw, weighted_draw
 
 from tests.toy import cases

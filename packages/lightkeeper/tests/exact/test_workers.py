@@ -75,7 +75,7 @@ def test_a_batch_that_cannot_be_received_says_what_lacks(monkeypatch, capsys):
     monkeypatch.setattr("tempfile.NamedTemporaryFile", lack)
     data = attached(ToyData(num_workers=1))
     line = one_line(lambda: list(data.train_dataloader()), capsys)
-    assert line.startswith("error: no batch can be received ([Errno 24] Too many open files)")
+    assert line.startswith("error: too many open files; raise the limit")
     assert "ulimit -n" in line
 
 

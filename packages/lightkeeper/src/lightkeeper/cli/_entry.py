@@ -29,8 +29,10 @@ TRACEBACK = "LIGHTKEEPER_TRACEBACK"
 """The variable that shows the traceback of user errors, too."""
 
 NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
+NO_FILES = "too many open files; raise the limit (ulimit -n), or use fewer workers (num_workers)"
 _KNOWN = {
     "DefaultCPUAllocator: ": NO_MEMORY,
+    "Too many open files. Comm": NO_FILES,  # torch hides the system's error
     "is killed by signal: Killed": WORKER_DIED,  # one that aborts has a bug
     "exited unexpectedly": WORKER_DIED,
     "by peer": "another process of this run has ended; it says why, unless the system killed it",
@@ -99,7 +101,11 @@ def one_line_errors() -> Iterator[None]:
         text = describe_error(error)
         if text is None or os.environ.get(TRACEBACK, "0") not in ("", "0"):
             raise
-        is_local = isinstance(error, LocalError | OSError) or text in (WORKER_DIED, NO_MEMORY)
+        is_local = isinstance(error, LocalError | OSError) or text in (
+            WORKER_DIED,
+            NO_FILES,
+            NO_MEMORY,
+        )
         end_with_error("; ".join([text, *getattr(error, "__notes__", [])]), is_local)
 
 

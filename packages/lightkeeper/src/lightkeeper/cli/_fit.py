@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..exact._errors import UserError, listed
-from ..exact._files import write_text
+from ..exact._files import resumable, write_text
 from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._loggers import begin_anew
 from ..exact._non_finite import StopOnNonFinite
@@ -123,7 +123,7 @@ class FitCommand(Command):
         root = "runs" if trainer.default_root_dir is None else trainer.default_root_dir
         self.run = RunFolder(root, name)
         self.run.require_unfinished()
-        resumed = self.run.resumable()
+        resumed = resumable(self.run.path)
         self._earlier = read_config(str(self.run.config)) if resumed else {}
         self.prepare_options(config, self._earlier)
         if trainer.precision is None and not trainer.plugins:  # which may be one of precision
@@ -224,7 +224,7 @@ class FitCommand(Command):
             self.run.create()
         if self.datamodule.layout:
             self.note(f"data: {self.datamodule.layout}")
-        path, checkpoint = read_newest(self.run.resumable(), Resumable, self.note)
+        path, checkpoint = read_newest(resumable(self.run.path), Resumable, self.note)
         config = self.parser.dump(self._saved_config, skip_unset=False)
         if path is None:
             self._begin()

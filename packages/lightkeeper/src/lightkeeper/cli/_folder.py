@@ -37,10 +37,6 @@ class RunFolder:
         self.previous = self.checkpoints / PREVIOUS
         self._lock = self.path / ".lock"
 
-    def resumable(self) -> list[Path]:
-        """Returns the checkpoints to resume from that are there, the newest first."""
-        return [path for path in (self.last, self.previous) if path.exists()]
-
     def require_unfinished(self) -> None:
         """Refuses a run that has its final metrics, and tidies up if a kill prevented that."""
         if self.metrics.exists():

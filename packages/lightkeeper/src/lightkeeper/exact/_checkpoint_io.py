@@ -1,8 +1,5 @@
 """Checkpoints that are written whole or not at all, and read without running what they say."""
 
-import re
-import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +7,10 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from ._errors import UserError, first_sentence, listed, note
+from ._errors import UserError, listed, note
 from ._files import whole_file
-from ._pickles import require_modest
-from ._plain import MisfitError, plain, require_tree, split_plain
-
-_DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
+from ._plain import MisfitError, plain, split_plain
+from ._reading import read_file
 
 OPTIONS = "hyper_parameters"
 OPTIONS_OF_ALL = (OPTIONS, "datamodule_hyper_parameters")
@@ -89,29 +84,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             Path(path).unlink()
 
 
-def read_file(path: str | Path) -> Any:
-    """Reads a file of torch's onto the CPU; a compressed one could fill the memory.
-
-    Raises:
-        UserError: It is missing, is damaged or says what to import or run.
-    """
-    if not Path(path).is_file():  # opening a named pipe would wait for ever
-        raise UserError(f"there is no file '{path}'")
-    try:
-        if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
-            _check_parts(path)
-        if Path(path).suffix != ".safetensors":  # which has no pickle
-            require_modest(path)
-        with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        require_tree(content)
-        return content
-    except Exception as error:  # a damaged file raises all kinds
-        unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
-        why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
-        raise UserError(f"'{path}' is damaged or cannot be read safely: {why}") from error
-
-
 def first_sound(
     paths: Sequence[Path], read: Callable[[Path], Checkpoint], say: Callable[[str], None] = note
 ) -> tuple[Path | None, Checkpoint]:
@@ -128,14 +100,3 @@ def first_sound(
                 raise
             say(f"{error}; looking for the one before it")
     return None, {}
-
-
-def _check_parts(path: str | Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        for part in archive.infolist():
-            if part.compress_type != zipfile.ZIP_STORED:
-                raise ValueError("it is compressed, as torch's files are not")
-            if part.external_attr & _DIRECTORY:
-                raise ValueError("a part is marked as a folder")  # torch would read nothing
-        if damaged := archive.testzip():
-            raise ValueError(f"the checksum of {damaged} is wrong")

@@ -10,6 +10,12 @@ LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
 
 
+def resumable(folder: str | Path) -> list[Path]:
+    """Returns the checkpoints that a run in a folder may resume from, the newest first."""
+    paths = [Path(folder, CHECKPOINTS, name) for name in (LAST, PREVIOUS)]
+    return [path for path in paths if path.exists()]
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yields a hidden path beside the target to write to, which replaces it at the end.

@@ -9,12 +9,13 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ._checkpoint_io import Checkpoint, first_sound, read_file
+from ._checkpoint_io import Checkpoint, first_sound
 from ._errors import require
-from ._files import CHECKPOINTS, LAST, PREVIOUS
+from ._files import CHECKPOINTS, LAST, PREVIOUS, resumable
 from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
+from ._reading import read_file
 from ._upstream import correct_progress, reopen_epoch
 from ._upstream_loop import make_exact
 
@@ -49,10 +50,7 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
     Raises:
         UserError: All that there are are damaged.
     """
-    paths = [
-        path for name in (LAST, PREVIOUS) if (path := Path(folder, CHECKPOINTS, name)).exists()
-    ]
-    return first_sound(paths, read_file)[0]
+    return first_sound(resumable(folder), read_file)[0]
 
 
 class LastCheckpoint(Callback):

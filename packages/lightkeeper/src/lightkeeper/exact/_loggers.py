@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +13,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from ._errors import note
-from ._files import write_text
 from ._upstream import is_accumulating
 
 State = dict[str, Any]
@@ -66,7 +66,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
     of its own.
     """
 
-    _earlier: Mapping[Path, int] | None = None
+    _earlier: Mapping[str, int] | None = None
 
     @property
     @rank_zero_experiment
@@ -79,26 +79,25 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
     def state_dict(self) -> State:
         """Returns the size of each file in bytes, once everything is written."""
         self.save()
-        return {path.name: size for path, size in self._sizes().items()}
+        return self._sizes()
 
     def load_state_dict(self, state_dict: State) -> None:
         """Cuts or removes what was written later; says what is lost."""
         # also before there is a writer, as where a command finds nothing to resume
         earlier = self._sizes() if self._earlier is None else self._earlier
-        sizes = {path.name: size for path, size in earlier.items()}
-        for name in [name for name, size in state_dict.items() if sizes.get(name, 0) < size]:
+        for name in [name for name, size in state_dict.items() if earlier.get(name, 0) < size]:
             note(f"'{Path(self.log_dir, name)}' is lost or cut, and with it curves of before")
-        for path, size in earlier.items():
-            if path.name not in state_dict:
+        for name, size in earlier.items():
+            path = Path(self.log_dir, name)
+            if name in state_dict:
+                os.truncate(path, min(size, state_dict[name]))
+            else:
                 path.unlink(missing_ok=True)
-            elif size > state_dict[path.name]:
-                with open(path, "r+b") as file:
-                    file.truncate(state_dict[path.name])
         self._earlier = {}
 
-    def _sizes(self) -> dict[Path, int]:
+    def _sizes(self) -> State:
         files = Path(self.log_dir).glob(_EVENT_FILES)
-        return {path: path.stat().st_size for path in files}
+        return {path.name: path.stat().st_size for path in files}
 
 
 class ResumingCSVLogger(CSVLogger):
@@ -131,16 +130,13 @@ class ResumingCSVLogger(CSVLogger):
         if not state_dict:
             return
         columns = state_dict["columns"]
-        path = self.experiment.metrics_file_path
+        writer = self.experiment
         rows = [*csv.DictReader(io.StringIO(self._earlier or ""))][: state_dict["rows"]]
         if len(rows) < state_dict["rows"]:
-            note(f"'{path}' is lost or cut, and with it rows of before")
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(path, text.getvalue())
-        self.experiment.metrics_keys = list(columns)
+            note(f"'{writer.metrics_file_path}' is lost or cut, and with it rows of before")
+        writer.metrics_keys = list(columns)
+        writer.metrics = [{name: row.get(name) for name in columns} for row in rows]
+        self.save()
 
 
 def logging_interval(trainer: Trainer) -> int:

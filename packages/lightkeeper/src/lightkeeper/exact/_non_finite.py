@@ -1,6 +1,6 @@
 """Stops training if a gradient or a weight is not finite, before it is saved."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -20,17 +20,15 @@ def require_finite(
     weights: Mapping[str, object], step: int, but: Collection[str] = frozenset()
 ) -> None:
     """Raises an error if a weight is not finite, of those that should be."""
-    for name in _not_finite(weights):
-        if name not in but:
-            raise NonFiniteError(
-                f"{name} has values that are not finite after step {step}; {_ADVICE}"
-            )
+    if wrong := [name for name in _not_finite(weights) if name not in but]:
+        raise NonFiniteError(
+            f"{wrong[0]} has values that are not finite after step {step}; {_ADVICE}"
+        )
 
 
-def _not_finite(weights: Mapping[str, object]) -> Iterator[str]:
-    for name, value in weights.items():
-        if isinstance(value, Tensor) and not value.isfinite().all():
-            yield name
+def _not_finite(weights: Mapping[str, object]) -> list[str]:
+    tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+    return [name for name, value in tensors.items() if not value.isfinite().all()]
 
 
 class StopOnNonFinite(Callback):

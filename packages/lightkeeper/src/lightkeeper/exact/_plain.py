@@ -1,9 +1,10 @@
-"""Plain values: all that a checkpoint holds, converted when written and checked when read."""
+"""Plain values: all that a checkpoint holds."""
 
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import is_
 from types import NoneType
 from typing import Any
 
@@ -17,9 +18,14 @@ from ._errors import printable
 _LEAVES = {bool, int, float, complex, str, NoneType, torch.dtype, torch.device, torch.Size}
 _DICTS = (dict, OrderedDict, Counter)
 _LISTS = (list, tuple, set)
-_DEEPEST = 100  # containers inside each other
-_REPEATS = 10  # of each value in a file, on average
-_FEW = 10**5  # values, however often repeated
+_OTHER_SEQUENCES = (str, bytes, bytearray, memoryview)
+_CONVERSIONS: tuple[tuple[type | tuple[type, ...], Callable[..., object]], ...] = (
+    (str, str.__str__),  # str() of an Enum is its name
+    (os.PathLike, os.fspath),
+    (np.bool_, bool),
+    ((int, np.integer), int),
+    ((float, np.floating), float),
+)
 
 
 class MisfitError(ValueError):
@@ -54,39 +60,24 @@ def plain(value: object) -> Any:
         return value
     if isinstance(value, Mapping):
         items = {plain(key): _plain_part(key, part) for key, part in value.items()}
-        pairs = zip(items.items(), value.items(), strict=True)
-        is_same = all(key is old and part is was for (key, part), (old, was) in pairs)
+        is_same = all(map(is_, [*items, *items.values()], [*value, *value.values()]))
         return value if is_same and type(value) in _DICTS else items
-    if isinstance(value, str):
-        return str.__str__(value)  # str() of an Enum is its name
-    if isinstance(value, Sequence | set) and not isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, Sequence | set) and not isinstance(value, _OTHER_SEQUENCES):
         parts = [_plain_part(place, part) for place, part in enumerate(value)]
-        is_same = all(part is was for part, was in zip(parts, value, strict=True))
-        if is_same and type(value) in _LISTS:
+        if type(value) in _LISTS and all(map(is_, parts, value)):
             return value
         return tuple(parts) if isinstance(value, tuple) else parts
-    return _plain_scalar(value)
-
-
-def _plain_scalar(value: object) -> object:
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value)
+    for kinds, convert in _CONVERSIONS:
+        if isinstance(value, kinds):
+            return convert(value)
     if type(value) in get_safe_globals():  # its owner lets torch read it
         return value
     raise MisfitError(f"is a {type(value).__name__}")
 
 
 def _plain_part(key: object, part: object) -> object:
-    try:
+    with inside(key):
         return plain(part)
-    except MisfitError as error:
-        raise MisfitError(error.problem, key, *error.place) from None
 
 
 def split_plain(options: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -99,46 +90,3 @@ def split_plain(options: Mapping[str, object]) -> tuple[dict[str, Any], dict[str
         except MisfitError as error:
             left_out[name] = error.problem.removeprefix("is ")
     return kept, left_out
-
-
-def require_tree(content: object) -> None:
-    """Requires values that can be walked in about the time in which they were read.
-
-    A list that holds another ten times, which holds another ten times, and so on, takes few bytes
-    in a file, and for ever to walk.
-
-    Raises:
-        MisfitError: A list or dict is in itself, far inside others, or repeated too often.
-    """
-    sizes: dict[int, int] = {}  # of lists and dicts, with all that is in them
-    path: dict[int, None] = {}
-    stored = 0
-    stack = [content]
-    while stack:
-        value = stack[-1]
-        parts = _containers_in(value)
-        if id(value) in sizes:
-            stack.pop()
-        elif id(value) in path:  # its parts have been looked at
-            sizes[id(value)] = _length(value) + sum(sizes[id(part)] for part in parts)
-            del path[id(value)]
-            stack.pop()
-        else:
-            path[id(value)] = None
-            stored += _length(value)
-            if len(path) > _DEEPEST or any(id(part) in path for part in parts):
-                raise MisfitError("it has lists or dicts too deep inside each other")
-            stack += [part for part in parts if id(part) not in sizes]
-    if sizes[id(content)] > max(_FEW, _REPEATS * stored):
-        raise MisfitError("it repeats the same lists or dicts too often")
-
-
-def _containers_in(value: object) -> list[object]:
-    parts = [*value, *value.values()] if isinstance(value, dict) else value
-    if not isinstance(parts, list | tuple):
-        return []
-    return [part for part in parts if isinstance(part, list | tuple | dict)]
-
-
-def _length(value: object) -> int:
-    return 1 + (len(value) if isinstance(value, list | tuple | dict) else 0)

@@ -10,8 +10,9 @@ import hashlib
 import random
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache, partial
-from types import CellType, FunctionType, MethodType, ModuleType
+from functools import lru_cache
+from gc import get_referents
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ _MULTIPLIERS = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _WITHOUT_GENERATORS = (str, bytes, int, float, type, ModuleType, np.ndarray, Tensor)
-_MOST_PARTS = 1000
-"""Longer lists are a dataset's samples, which a search would take long for."""
+_MOST_PARTS = 2000
+"""Longer lists, and dicts of half as many, are a dataset's samples: a search would take long."""
 
 
 class Purpose(IntEnum):
@@ -116,8 +117,8 @@ def held_generators(*owners: object) -> list[object]:
 
     Otherwise a run would resume with other numbers, and each worker would draw the same. They are
     looked for in attributes, containers, closures and variables of a module, and are objects with
-    ``set_random_seed``, as of albumentations, and generators of Python, NumPy and torch. What
-    cannot be seeded is named in a note.
+    ``set_random_seed``, as of albumentations, and generators of Python, NumPy and torch. A note
+    names one of the system's, which cannot be seeded.
     """
     found: list[object] = []
     left = [*reversed(owners)]
@@ -127,15 +128,15 @@ def held_generators(*owners: object) -> list[object]:
         if id(part) in seen or isinstance(part, _WITHOUT_GENERATORS):
             continue
         seen.add(id(part))
-        if not _is_generator(part):
-            left.extend(reversed(_parts_of(part)))
-        elif _can_be_seeded(part):
-            found.append(part)
-        elif first_of_machine():
+        if isinstance(part, random.SystemRandom) and first_of_machine():
             note(
-                f"a transform or dataset holds a {type(part).__name__}, which cannot be seeded;"
+                "a transform or dataset holds a SystemRandom, which cannot be seeded;"
                 " a run will not resume exactly"
             )
+        elif _is_generator(part):
+            found.append(part)
+        else:
+            left.extend(reversed(_parts_of(part)))
     return found
 
 
@@ -143,28 +144,14 @@ def _is_generator(part: object) -> bool:
     return isinstance(part, _GENERATORS) or callable(getattr(type(part), "set_random_seed", None))
 
 
-def _can_be_seeded(generator: object) -> bool:
-    if isinstance(generator, np.random.Generator):
-        return type(generator.bit_generator).__module__.startswith("numpy.")
-    return not isinstance(generator, random.SystemRandom)
-
-
 def _parts_of(value: object) -> list[object]:
     """Returns what an object refers to; of a module's variables, generators alone."""
-    if isinstance(value, dict | list | tuple):
-        parts = value.values() if isinstance(value, dict) else value
-        return [*parts] if len(parts) <= _MOST_PARTS else []
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, MethodType):
-        return [value.__self__]
     if isinstance(value, FunctionType):
         variables = map(value.__globals__.get, value.__code__.co_names)
-        filled = [cell for cell in value.__closure__ or () if cell != CellType()]
-        closure = [cell.cell_contents for cell in filled]
-        return [*closure, *filter(_is_generator, variables)]
+        return [*(value.__closure__ or ()), *filter(_is_generator, variables)]
+    parts = get_referents(value)  # attributes, items, what a method is bound to
     methods = [part for part in vars(type(value)).values() if isinstance(part, FunctionType)]
-    return [*getattr(value, "__dict__", {}).values(), *methods]
+    return [*(parts if len(parts) <= _MOST_PARTS else ()), *methods]
 
 
 def _seed_held(generator: Any, seed: int) -> None:

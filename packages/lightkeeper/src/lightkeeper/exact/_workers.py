@@ -2,7 +2,6 @@
 
 import atexit
 import copy
-import errno
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
@@ -71,12 +70,6 @@ class LazyDataLoader(DataLoader[Any]):
                 yield batch
         except (EOFError, ConnectionError) as error:  # it died while it sent a batch
             raise LocalError(WORKER_DIED) from error
-        except RuntimeError as error:
-            lack = error.__context__  # which torch hides
-            if isinstance(lack, OSError) and lack.errno in (errno.EMFILE, errno.ENFILE):
-                text = f"no batch can be received ({lack}); {ROOM_FOR_WORKERS}"
-                raise LocalError(text) from error
-            raise
 
 
 def _start_worker(start: Callable[[int], object] | None, worker: int) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_convert
 
+from ..exact._loader import fine_uniform
 from ..exact._randomness import Purpose
-from ..exact._sampler import fine_uniform
 from ..exact._workers import LazyDataLoader, worker_options
 
 Keys = Sequence[tuple[int, int]] | Sequence[int]

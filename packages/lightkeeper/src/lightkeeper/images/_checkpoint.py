@@ -25,11 +25,11 @@ from ..exact._checkpoint_io import (
     AtomicCheckpointIO,
     Checkpoint,
     first_sound,
-    read_file,
 )
 from ..exact._errors import UserError, listed
 from ..exact._non_finite import require_finite
 from ..exact._plain import MisfitError, inside
+from ..exact._reading import read_file
 from ._downloads import fetch_weights
 from ._preprocessing import Preprocessing, is_preprocessing
 from ._schema import Rule, is_sound, require_fit

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..exact._errors import UserError, require
-from ..exact._loader import seed_batch
-from ..exact._sampler import EvaluationSampler, TrainingSampler, shuffled
+from ..exact._loader import EvaluationSampler, TrainingSampler, seed_batch, shuffled
 from ..exact._upstream import position_of
 from ..exact._workers import LazyDataLoader
 from ._batch import (

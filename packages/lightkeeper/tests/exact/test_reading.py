@@ -1,4 +1,4 @@
-"""A short pickle neither fills the memory nor takes for ever before it is refused."""
+"""A short file neither fills the memory nor takes for ever to walk, and is refused."""
 
 import io
 import pickle
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from lightkeeper.exact import UserError
-from lightkeeper.exact._pickles import require_modest
+from lightkeeper.exact._reading import read_file, require_tree
 from lightkeeper.images._checkpoint import read_checkpoint, read_weights
+from safetensors.torch import save_file
 
 from tests.toy import cases
 
@@ -29,9 +30,6 @@ CALLS = {
         + EXPANDED
         + b"ctorch\nfloat64\nX\x03\0\0\0cpu\x89tR"
     ),
-    "a tuple in it is too large": b"}(K\0\x85"
-    + 60 * b"q\0h\0\x86"
-    + b"K\1u",  # 2^60 numbers in a key
 }
 
 
@@ -78,6 +76,49 @@ def shared() -> Any:
     {"set": {1, 2}, "complex": 1j, "dtype": torch.bfloat16, "large": 2**70},
     "builtins bytearray",
 )
-def test_what_torch_writes_of_values_is_modest(tmp_path, content, is_new):
+def test_what_torch_writes_of_values_is_read(tmp_path, content, is_new):
     torch.save(content, path := tmp_path / "file", _use_new_zipfile_serialization=is_new)
-    require_modest(path)
+    assert str(read_file(path)) == str(content)
+
+
+def test_a_file_of_safetensors_is_read_by_its_own_package(tmp_path, monkeypatch):
+    """Before 2.14, torch does not."""
+    weights = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1], dtype=torch.bfloat16)}
+    save_file(weights, path := tmp_path / "w.safetensors")
+    monkeypatch.delattr(torch, "load")
+    torch.testing.assert_close(read_file(path), weights, rtol=0, atol=0)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"w\.safetensors' is damaged"):
+        read_file(path)
+
+
+def nest(depth: int, width: int) -> list[Any]:
+    nested: list[Any] = [0] * width
+    for _ in range(depth):
+        nested = [nested] * width
+    return nested
+
+
+def looped() -> dict[str, Any]:
+    inner: dict[str, Any] = {"list": []}
+    inner["list"].append(inner)
+    return inner
+
+
+@cases(
+    "make problem",
+    (lambda: {"a": nest(9, 9)}, "too often"),  # 9^10 numbers, which a test's name would be made of
+    (lambda: {"a": {"b": (nest(7, 10),)}}, "too often"),
+    (lambda: {"a": looped()}, "inside each other"),
+    (lambda: nest(1000, 1), "inside each other"),
+)
+def test_what_would_be_walked_for_ever_is_refused_at_once(make, problem):
+    with pytest.raises(ValueError, match=problem):
+        require_tree(make())
+
+
+def test_lists_that_occur_several_times_as_in_real_checkpoints_are_not_refused():
+    names = [str(number) for number in range(300_000)]
+    require_tree({"about": {"names": names, "again": names}, "options": {"names": names}})
+    require_tree([[0.9, 0.999]] * 1000)
+    require_tree(5)

@@ -1,0 +1,125 @@
+"""Reading a file without running what it says, or being kept busy by it.
+
+``torch.load(..., weights_only=True)`` runs no code of a file. But it calls a few functions with any
+arguments and inflates what is compressed, so a short file could fill the memory.
+"""
+
+import re
+import warnings
+import zipfile
+from collections.abc import Sequence
+from itertools import chain, islice
+from pathlib import Path
+from pickletools import genops
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from ._errors import UserError, first_sentence
+
+_ZIP = b"PK\3\4"  # by which torch tells its files from older ones
+_DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
+_OLD_PICKLES = 5  # three of the format, the content, and keys
+_DEEPEST = 100  # containers inside each other
+_REPEATS = 10  # of each value in a file, on average
+_FEW = 10**5  # values, however often repeated
+
+# of those that torch may call, the ones that make much of a number, or more with each call
+_MAKERS = re.compile(
+    r"(builtins|__builtin__) bytearray|_codecs encode"
+    r"|torch\._utils _rebuild_(device_tensor_\w+|qtensor)"
+)
+
+
+def read_file(path: str | Path) -> Any:
+    """Reads a file of torch's or of safetensors onto the CPU.
+
+    Raises:
+        UserError: It is missing, is damaged or says what to import or run.
+    """
+    if not Path(path).is_file():  # opening a named pipe would wait for ever
+        raise UserError(f"there is no file '{path}'")
+    read = _load_safetensors if Path(path).suffix == ".safetensors" else _load_pickles
+    try:
+        return read(path)
+    except Exception as error:  # a damaged file raises all kinds
+        unsafe = re.search(r"GLOBAL (\S+)", str(error))  # as torch calls a type or a function
+        why = f"it contains {unsafe[1]}" if unsafe else first_sentence(error)
+        raise UserError(f"'{path}' is damaged or cannot be read safely: {why}") from error
+
+
+def _load_safetensors(path: str | Path) -> dict[str, Tensor]:
+    """Reads tensors, which are all that such a file has; torch does so only from 2.14 on."""
+    from safetensors.torch import load_file  # here, as few files need it
+
+    return load_file(path)
+
+
+def _load_pickles(path: str | Path) -> object:
+    _require_modest(path)
+    with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
+        content: object = torch.load(path, map_location="cpu", weights_only=True)
+    require_tree(content)
+    return content
+
+
+def _require_modest(path: str | Path) -> None:
+    """Refuses a file that would take far more memory than its length suggests, or is damaged.
+
+    torch compares no checksums.
+    """
+    with open(path, "rb") as file:
+        if not file.peek(len(_ZIP)).startswith(_ZIP):
+            for _ in range(_OLD_PICKLES):
+                if file.peek(1):  # torch says what is wrong with a shorter one
+                    _require_no_makers(file)
+            return
+        with zipfile.ZipFile(file) as archive:
+            parts = archive.infolist()
+            if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+                raise ValueError("it is compressed, as torch's files are not")
+            if any(part.external_attr & _DIRECTORY for part in parts):
+                raise ValueError("a part is marked as a folder")  # torch would read nothing
+            if damaged := archive.testzip():
+                raise ValueError(f"the checksum of {damaged} is wrong")
+            for part in parts:
+                if part.filename.endswith("data.pkl"):
+                    with archive.open(part) as pickle:
+                        _require_no_makers(pickle)
+
+
+def _require_no_makers(pickle: IO[bytes]) -> None:
+    for code, argument, _ in genops(pickle):
+        if code.name == "GLOBAL" and _MAKERS.fullmatch(str(argument)):
+            raise ValueError(f"GLOBAL {str(argument).replace(' ', '.')}")
+
+
+def require_tree(content: object) -> None:
+    """Requires values that can be walked in about the time in which they were read.
+
+    A list that holds another ten times, which holds another ten times, and so on, takes few bytes
+    in a file, and for ever to walk.
+
+    Raises:
+        ValueError: Lists or dicts are far inside others, or repeated too often.
+    """
+    seen = set[int]()
+    left = _FEW
+    level = [content]
+    for _ in range(_DEEPEST):
+        containers = {id(value): value for value in level if isinstance(value, list | tuple | dict)}
+        left += _REPEATS * sum(len(containers[key]) for key in containers.keys() - seen)
+        seen |= containers.keys()
+        level = [*islice(chain.from_iterable(map(_parts_of, level)), left + 1)]
+        left -= len(level)
+        if left < 0:
+            raise ValueError("it repeats the same lists or dicts too often")
+    if level:
+        raise ValueError("it has lists or dicts too deep inside each other")
+
+
+def _parts_of(value: object) -> Sequence[object]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, list | tuple) else []
