@@ -1,6 +1,6 @@
 """Checks of what a run resumes from, before Lightning and torch take it over as it is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -17,42 +17,25 @@ from ..exact._plain import MisfitError, inside
 from ..exact._upstream import callbacks_of
 from ._checkpoint import damaged
 from ._schema import Rule, is_sound, require_fit, require_like
-from ._upstream import logged_values, progress_of
+from ._upstream import progress_of
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
 """Optimizers of torch whose states do not have the shapes of their parameters."""
 _NUMBERS = ("step", "eta", "mu", "mu_product")
 """States of torch's optimizers that are one number for each parameter."""
 _OF_SCHEDULES = ("last_epoch", "base_lrs", "_last_lr", "_step_count")
-"""What all schedules have; what those of others have besides, they know."""
+"""What all schedules have."""
 _MISFIT = "does not fit this run"
 
 _Count = Annotated[int, Rule("a whole number from 0", lambda count: count >= 0)]
 _FromZero = Annotated[object, Rule("a number from 0", lambda x: _is_number(x) and x >= 0)]
 _Place = Annotated[object, Rule("a whole number or names", lambda value: _is_place(value))]
-_Score = Annotated[object, Rule("a number", lambda x: x is None or _is_number(x))]
-
-
-class _Kept(TypedDict):
-    """The types of what a ModelCheckpoint keeps."""
-
-    best_model_score: _Score
-    best_model_path: str
-    current_score: NotRequired[_Score]
-    dirpath: NotRequired[str | None]
-    best_k_models: NotRequired[dict[str, _Score]]
-    kth_best_model_path: NotRequired[str]
-    kth_value: NotRequired[_Score]
-    last_model_path: NotRequired[str]
 
 
 class _Facts(TypedDict):
-    """The types of what a resumed run takes from a checkpoint's description."""
+    """The types of what a resumed run takes from a checkpoint's description, besides others."""
 
-    images: dict[str, int]
     processes: int
-    selection: dict[str, str] | None
-    versions: dict[str, str]
 
 
 class Restorable(TypedDict):
@@ -77,52 +60,30 @@ class Resumable(Restorable):
 
 
 def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Checkpoint) -> None:
-    """Requires what the loops, callbacks, metrics and averages of a run can take over."""
+    """Requires what the loops, callbacks, precision and averages of a run can take over."""
+    precision = trainer.precision_plugin
+    weights = {name: x for name, x in model.state_dict().items() if isinstance(x, Tensor)}
+    parts = {
+        "current_model_state": weights,
+        "averaging_state": {"n_averaged": torch.tensor(0)},
+        type(precision).__qualname__: precision.state_dict(),
+    }
+    expected = {name: part for name, part in parts.items() if name in checkpoint}
     with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
         require_fit(checkpoint, Restorable)
-        progress = progress_of(trainer)
-        require_like(checkpoint, progress)
-        _require_counts(checkpoint, progress)
-        with inside("values that were logged"):
-            require_fit(logged_values(checkpoint), list[dict[str, dict[str, Tensor]]])
+        require_like(checkpoint, progress_of(trainer) | expected)
         for callback in callbacks_of(trainer):
             if (key := callback.state_key) in checkpoint["callbacks"]:
                 with inside("callbacks", type(callback).__name__):
                     _require_state_of(callback, checkpoint["callbacks"][key])
-        _require_average(model, checkpoint)
-        precision = trainer.precision_plugin
-        if (key := type(precision).__qualname__) in checkpoint:
-            with inside(key):
-                require_like(checkpoint[key], precision.state_dict())
-
-
-def _require_average(model: LightningModule, checkpoint: Checkpoint) -> None:
-    averaging = {"n_averaged": torch.tensor(0)}
-    for key, expected in {
-        "current_model_state": model.state_dict(),
-        "averaging_state": averaging,
-    }.items():
-        if key in checkpoint:
-            with inside(key):
-                _require_tensors(checkpoint[key], expected)
-
-
-def _require_counts(value: Any, example: Mapping[str, object]) -> None:
-    """Requires whole numbers from 0 where an example has whole numbers."""
-    for key, like in example.items():
-        with inside(key):
-            if isinstance(like, Mapping):
-                _require_counts(value[key], like)
-            elif isinstance(like, int) and not isinstance(like, bool):
-                require_fit(value[key], _Count)
 
 
 def _require_state_of(callback: Callback, state: object) -> None:
     """Requires a state of Lightning's callbacks; those of others know what they saved."""
-    if isinstance(callback, ModelCheckpoint):
-        require_fit(state, _Kept)
-    elif type(callback).load_state_dict.__module__.startswith("lightning.pytorch"):
+    is_theirs = type(callback).load_state_dict.__module__.startswith("lightning.pytorch")
+    if is_theirs or isinstance(callback, ModelCheckpoint):
         require_like(state, callback.state_dict())
+    if is_theirs:
         _try_to_load(callback, state)
 
 
@@ -132,18 +93,6 @@ def _try_to_load(restored: Any, state: object) -> None:
         copy(restored).load_state_dict(state)
     except (LookupError, TypeError, ValueError) as error:
         raise MisfitError(f"cannot be restored ({first_sentence(error)})") from error
-
-
-def _require_tensors(saved: Any, expected: Mapping[str, object]) -> None:
-    """Requires tensors of certain names and shapes, and no others."""
-    require_fit(saved, dict[str, Tensor])
-    if unknown := saved.keys() - expected.keys():
-        raise MisfitError("is unknown", *unknown)
-    for name, tensor in expected.items():
-        if isinstance(tensor, Tensor):
-            value = saved.get(name)
-            if not (is_sound(value) and value.shape == tensor.shape):
-                raise MisfitError(f"must be a tensor of the shape {tuple(tensor.shape)}", name)
 
 
 def require_optimizers(trainer: Trainer, states: Sequence[Any], schedules: Sequence[Any]) -> None:
@@ -193,17 +142,14 @@ def _require_shapes(states: dict[Any, dict[str, Any]], parameters: Sequence[Tens
 
 
 def _require_schedule(state: dict[str, object], schedule: LRScheduler) -> None:
-    """Requires values like those of a new schedule, of which a class may keep more or fewer."""
-    example = {name: value for name, value in schedule.state_dict().items() if name in state}
+    """Requires values like those of a new schedule, of which a class may keep more or fewer.
+
+    Of a class of others, only what all schedules have: it alone knows the rest.
+    """
     is_theirs = type(schedule).__module__.startswith(("torch.optim", "lightning.pytorch"))
-    if not is_theirs:
-        # what a class of others begins without, and how long its lists become, it alone knows
-        example = {
-            name: type(value)() if isinstance(value, list | dict) else value
-            for name, value in example.items()
-            if value is not None and name not in _OF_SCHEDULES
-        } | {name: example[name] for name in _OF_SCHEDULES if name in example}
-    require_like(state, example)
+    example = schedule.state_dict()
+    names = [name for name in (example if is_theirs else _OF_SCHEDULES) if name in state]
+    require_like(state, {name: example[name] for name in names if name in example})
     if is_theirs:
         _try_to_load(schedule, state)
 
