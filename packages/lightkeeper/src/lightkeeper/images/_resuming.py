@@ -1,6 +1,6 @@
 """Checks of what a run resumes from, before Lightning and torch take it over as it is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -16,8 +16,8 @@ from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, inside
 from ..exact._upstream import callbacks_of
 from ._checkpoint import damaged
-from ._schema import Rule, is_sound, require_fit, require_like
-from ._upstream import progress_of
+from ._schema import Rule, require_fit, require_like
+from ._upstream import logged_values, progress_of
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
 """Optimizers of torch whose states do not have the shapes of their parameters."""
@@ -28,8 +28,7 @@ _OF_SCHEDULES = ("last_epoch", "base_lrs", "_last_lr", "_step_count")
 _MISFIT = "does not fit this run"
 
 _Count = Annotated[int, Rule("a whole number from 0", lambda count: count >= 0)]
-_FromZero = Annotated[object, Rule("a number from 0", lambda x: _is_number(x) and x >= 0)]
-_Place = Annotated[object, Rule("a whole number or names", lambda value: _is_place(value))]
+_FromZero = Annotated[Tensor, Rule("a number from 0", lambda x: x.numel() == 1 and x >= 0)]
 
 
 class _Facts(TypedDict):
@@ -54,7 +53,7 @@ class Restorable(TypedDict):
 class Resumable(Restorable):
     """The types of what the command ``fit`` resumes, which takes more from a checkpoint."""
 
-    loggers: NotRequired[dict[str, dict[str, _Place]]]
+    loggers: NotRequired[dict[str, dict[str, _Count | list[str]]]]
     should_stop: bool
     newest_metrics: dict[str, float]
 
@@ -71,11 +70,25 @@ def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Che
     expected = {name: part for name, part in parts.items() if name in checkpoint}
     with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
         require_fit(checkpoint, Restorable)
-        require_like(checkpoint, progress_of(trainer) | expected)
+        progress = progress_of(trainer)
+        require_like(checkpoint, progress | expected)
+        _require_counts(checkpoint, progress)
+        with inside("values that were logged"):
+            require_fit(logged_values(checkpoint), list[dict[str, dict[str, Tensor]]])
         for callback in callbacks_of(trainer):
             if (key := callback.state_key) in checkpoint["callbacks"]:
                 with inside("callbacks", type(callback).__name__):
                     _require_state_of(callback, checkpoint["callbacks"][key])
+
+
+def _require_counts(value: Any, example: Mapping[str, object]) -> None:
+    """Requires whole numbers from 0 where an example has whole numbers."""
+    for key, like in example.items():
+        with inside(key):
+            if isinstance(like, Mapping):
+                _require_counts(value[key], like)
+            elif isinstance(like, int) and not isinstance(like, bool):
+                require_fit(value[key], _Count)
 
 
 def _require_state_of(callback: Callback, state: object) -> None:
@@ -152,13 +165,3 @@ def _require_schedule(state: dict[str, object], schedule: LRScheduler) -> None:
     require_like(state, {name: example[name] for name in names if name in example})
     if is_theirs:
         _try_to_load(schedule, state)
-
-
-def _is_place(value: object) -> bool:
-    is_names = isinstance(value, list) and all(isinstance(name, str) for name in value)
-    return is_names or (type(value) is int and value >= 0)
-
-
-def _is_number(value: object) -> bool:
-    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_plain or (is_sound(value) and value.numel() == 1)

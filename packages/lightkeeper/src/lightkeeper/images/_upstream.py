@@ -30,6 +30,11 @@ def progress_of(trainer: Trainer) -> dict[str, Any]:
     return {"loops": {"fit_loop": progress}}
 
 
+def logged_values(checkpoint: dict[str, Any]) -> object:
+    """Returns what each process has logged in an epoch; nothing of a checkpoint before 0.3."""
+    return checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"].get("results", [])
+
+
 def length_attributes(schedule: Mapping[str, Any]) -> list[str]:
     """Names the attributes in a schedule's state that follow from the length of training."""
     changed = schedule.get("lengths")
