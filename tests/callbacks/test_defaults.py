@@ -55,7 +55,6 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     run: Any = small(*(f"--callbacks.{name}=false" for name in NAMES)).trainer
     ours = ("project", "lightkeeper")
     assert kinds([one for one in run.callbacks if type(one).__module__.startswith(ours)]) == {
-        "Bookkeeping",
         "ExactTraining",
         "CollectPredictions",
         "DescribeCheckpoint",

@@ -199,10 +199,10 @@ def trained(world_size, accumulate):
 def left(root, rank):
     """The files that a process trains on, where the first one alone cannot read some."""
 
-    def look(file):
+    def look(file, bands=None):
         if rank == 0 and file.name.endswith("1.jpg"):
             raise UnreadableFileError(f"'{file}' cannot be read as an image")
-        return check_image(file)
+        return check_image(file, bands)
 
     data: Any = Files(str(root), on_bad_image="skip", val_fraction=0.3, test_fraction=0.3)
     if rank == 1:

@@ -27,9 +27,9 @@ def root(tmp_path, monkeypatch):
 def looked_at(monkeypatch):
     names: list[str] = []
 
-    def look(file: Path) -> tuple[int, int]:
+    def look(file: Path, bands: None) -> tuple[int, int]:
         names.append(file.name)
-        return check_image(file)
+        return check_image(file, bands)
 
     monkeypatch.setattr(check, "check_image", look)
     return names

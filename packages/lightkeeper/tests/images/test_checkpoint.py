@@ -24,7 +24,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from tests.toy import (
-    BEST,
     LAST,
     PREPROCESSING,
     RUN,
@@ -222,18 +221,6 @@ def test_a_users_best_elsewhere_is_not_taken_for_the_runs(workplace):
     fit(callbacks=[ModelCheckpoint("mine", "best-{step}", monitor="step", mode="max")])
     assert read_json(RUN / "metrics.json")["selection"]["monitor"] == "val/accuracy"
     assert os.listdir("mine") == ["best-step=8.ckpt"]  # the earlier one was removed
-
-
-class Forgetful(ToyClassifier):
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["own"] = 1
-
-
-def test_a_checkpoint_explains_itself_also_if_the_model_has_a_hook_of_its_own(workplace):
-    fit(f"--model={__name__}.Forgetful")
-    checkpoint = read_checkpoint(BEST)
-    assert checkpoint["own"] == 1
-    assert checkpoint[ABOUT]["metrics"]["val"].keys() == {"loss", "accuracy"}
 
 
 def test_a_file_of_weights_alone_opens_by_its_hyperparameters(workplace):

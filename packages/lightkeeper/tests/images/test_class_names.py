@@ -147,10 +147,6 @@ def test_a_checkpoints_classes_which_may_be_sorted_are_no_names_of_numbers(tmp_p
         data.files()
 
 
-def test_numbers_without_names_are_sorted_by_their_value(tmp_path):
-    assert table(tmp_path, "10.0 9.0 2", {}).class_names == ["2", "9.0", "10.0"]
-
-
 @cases(
     "file text",
     ("classes.txt", "crane\nheron\ncrane"),

@@ -115,14 +115,6 @@ def test_evaluation_decodes_in_full_and_converts_as_pil_does(tmp_path, suffix, m
     require_same(prepare(path, preprocessing()), Image.open(path).convert("RGB"), preprocessing())
 
 
-@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
-def test_evaluation_keeps_the_upper_half_of_16_bits(tmp_path, suffix):
-    values = np.random.default_rng(0).integers(0, 2**16, (47, 61), dtype=np.uint16)
-    path = save(Image.fromarray(values), tmp_path / f"deep.{suffix}")
-    grey = Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
-    require_same(prepare(path, preprocessing()), grey, preprocessing())
-
-
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("fit", FITS)
 def test_the_data_module_serves_evaluation_those_pixels_and_training_where_crops_are_whole(

@@ -324,19 +324,6 @@ def test_images_beside_a_tables_folder_are_found_through_a_link_to_that(tmp_path
     assert {file.path for file in module(file).files()} == {*map(str, root.rglob("*.jpg"))}
 
 
-def test_images_outside_the_tables_folder_stay_in_their_splits_when_others_are_added(tmp_path):
-    write_folder(tmp_path / "batches" / "first", {"cat": 60, "dog": 60})
-    (tmp_path / "tables").mkdir()
-    first = rows_of(tmp_path)
-    file = tmp_path / "tables" / "labels.csv"
-    before = splits_of(module(write(file, [(f"../{path}", label) for path, label in first])))
-    write_folder(tmp_path / "others", {"cat 2": 20, "dog 2": 20})
-    rows = [(f"../{path}", label.removesuffix(" 2")) for path, label in rows_of(tmp_path)]
-    after = splits_of(module(write(file, rows)))
-    assert (len(before), len(after)) == (120, 160)
-    assert before.items() <= after.items()
-
-
 def test_images_outside_the_tables_folder_that_share_a_name_need_a_root_where_splits_are_cut(
     tmp_path,
 ):

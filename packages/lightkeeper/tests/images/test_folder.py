@@ -218,9 +218,9 @@ def test_names_are_one_text_whatever_their_bytes(tmp_path):
 
 
 def test_labels_that_are_numbers_are_sorted_as_numbers(tmp_path):
-    root = write_folder(tmp_path, {str(number): 3 for number in (10, 9, 100, -1)})
-    assert module(root).class_names == ["-1", "9", "10", "100"]
-    assert module(root, class_names=["10", "100", "9", "-1"]).class_names[0] == "10"
+    root = write_folder(tmp_path, {str(number): 3 for number in (10, 9.0, 100, -1)})
+    assert module(root).class_names == ["-1", "9.0", "10", "100"]
+    assert module(root, class_names=["10", "100", "9.0", "-1"]).class_names[0] == "10"
 
 
 def test_new_images_are_labelled_by_the_classes_of_a_checkpoint_and_may_lack_some(tmp_path):

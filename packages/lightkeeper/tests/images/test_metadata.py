@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightkeeper.exact._errors import UnreadableFileError
 from lightkeeper.images._decode import check_image, open_image, read_bands, upright_size
-from PIL import Image, PngImagePlugin
+from PIL import Image
 from torch import Tensor
 
 from tests.image_files import decoded, noise, smooth, turned
@@ -190,16 +190,6 @@ def test_a_png_file_is_read_whatever_is_around_its_pixels(tmp_path, more, behind
         )
     if b"eXIf" not in more or not behind:  # PIL does not look at the checksum of what is behind
         require(tmp_path / "image.png", png(more, behind=behind), plain)
-
-
-def test_pil_itself_is_left_as_it_was(tmp_path):
-    limits = PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
-    path = tmp_path / "image.png"
-    path.write_bytes(png(CHUNKS["text"]))
-    decoded(path)
-    assert limits == (PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY)
-    with pytest.raises(ValueError, match="MAX_TEXT_CHUNK"):
-        Image.open(path)
 
 
 def test_a_png_file_with_long_texts_and_damaged_pixels_is_refused(tmp_path):

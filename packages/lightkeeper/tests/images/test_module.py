@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 from lightkeeper.exact import UserError, uniform
@@ -96,8 +95,6 @@ def test_a_checkpoint_names_the_transforms_and_holds_plain_numbers(workplace):
     )
     checkpoint = load(LAST)  # with weights_only=True
     assert checkpoint["datamodule_hyper_parameters"]["class_balance"] == 0.5
-    data: Any = ToyData(class_balance=np.float64(0.5))
-    assert type(data.hparams["class_balance"]) is float
     augment, function = checkpoint["about"]["transforms"]["train_transforms"]
     options = "num_ops=2, magnitude=5, num_magnitude_bins=31"
     # torchvision writes nearest, or before 0.29 InterpolationMode.NEAREST

@@ -297,15 +297,3 @@ def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(workplace, start
     torch.testing.assert_close(by_hand.validated, by_hand.expected)
     best = load(BEST)
     torch.testing.assert_close(real(best["state_dict"]), by_hand.expected[best["epoch"]])
-
-
-def test_an_evaluation_that_was_stopped_leaves_nothing_for_the_next():
-    model, data = toy(), ToyData(batch_size=8)
-    interrupt = LambdaCallback(on_test_batch_end=Mock(side_effect=InterruptedError))
-    with pytest.raises(InterruptedError):
-        toy_trainer(callbacks=[interrupt]).test(model, datamodule=data)
-    toy_trainer().test(model, datamodule=data, verbose=False)
-    images, labels, _ = data.splits["test"].__getitems__(list(range(25)))
-    with torch.inference_mode():
-        correct = (model(images).argmax(1) == labels).double().mean()
-    assert model.results["test"]["accuracy"] == pytest.approx(float(correct))

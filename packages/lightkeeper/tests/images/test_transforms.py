@@ -141,24 +141,6 @@ def test_a_generator_that_cannot_be_seeded_is_named(capsys):
     assert capsys.readouterr().err.count(said) == 1
 
 
-def test_albumentations_resumes_exactly():
-    albumentations = pytest.importorskip("albumentations", reason="albumentations is not installed")
-    pipeline = albumentations.Compose(
-        [albumentations.HorizontalFlip(), albumentations.RandomBrightnessContrast(p=1.0)]
-    )
-
-    def transform(image):
-        return torch.from_numpy(
-            pipeline(image=image.permute(1, 2, 0).numpy())["image"].copy()
-        ).permute(2, 0, 1)
-
-    whole, rest = (
-        by_index(batches(train_transforms=[transform], num_workers=0, done=done)) for done in (0, 2)
-    )
-    assert torch.equal(whole[0][torch.isin(whole[2], rest[2])], rest[0])
-    assert not torch.equal(rest[0], attached_data().splits["train"].images[rest[2]])
-
-
 def attached_data(epoch=2, done=1, world_size=1, rank=0, **options):
     data = ToyData(batch_size=12, seed=3, **options)
     return attached(data, epoch=epoch, batches_done=done, world_size=world_size, rank=rank)

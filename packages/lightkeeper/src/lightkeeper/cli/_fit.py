@@ -19,7 +19,7 @@ from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._loggers import begin_anew
 from ..exact._non_finite import StopOnNonFinite
 from ..exact._upstream import callbacks_of
-from ..images._bookkeeping import Bookkeeping, DescribeCheckpoint
+from ..images._bookkeeping import DescribeCheckpoint
 from ..images._checkpoint import (
     ABOUT,
     About,
@@ -171,7 +171,6 @@ class FitCommand(Command):
         for name, cls in {**_OWN, **self.default_callbacks}.items():
             if options[name]:
                 callbacks.append(options[name] if isinstance(options[name], Callback) else cls())
-        callbacks.append(Bookkeeping())
         if options.best_checkpoint:
             monitor = self.config.monitor
             mode = self.config.mode or better_direction(self.model, monitor)

@@ -31,7 +31,7 @@ def classifier_callbacks(trainer: Trainer) -> list[Callback]:
     the evaluation steps return logits, float (N, classes).
     """
     callbacks = callbacks_of(trainer)
-    kinds = (DescribeCheckpoint, Bookkeeping, ExactTraining, CollectPredictions)
+    kinds = (DescribeCheckpoint, ExactTraining, CollectPredictions)
     return [kind() for kind in kinds if not any(isinstance(part, kind) for part in callbacks)]
 
 
@@ -39,6 +39,7 @@ class DescribeCheckpoint(Callback):
     """Adds to each checkpoint what it says of itself, and checks one that a run resumes from.
 
     Checks before Lightning and torch take its values over, if it comes before callbacks that do.
+    Besides, keeps the lengths of schedules, and logs short epochs.
 
     Attributes:
         about: What the checkpoint that was loaded last says of itself.
@@ -48,10 +49,19 @@ class DescribeCheckpoint(Callback):
         self.about: About = {}
         self._earlier: dict[str, object] = {}  # metrics, until there are newer ones
         self._left_out: dict[str, None] = {}
+        self._length = ""
+        self._states: tuple[Sequence[Any], Sequence[Any]] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Requires that each class has a name of its own, by which a checkpoint knows it."""
+        """Requires that each class has a name of its own, by which a checkpoint knows it.
+
+        Converts the model to double precision before weights are loaded, not after, if asked.
+        """
         require_class_names(getattr(pl_module, "class_names", []))
+        if isinstance(trainer.precision_plugin, DoublePrecision):
+            trainer.precision_plugin.convert_module(pl_module)
+        if stage == "fit":
+            self._length = _decisive_for_length(trainer)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -66,76 +76,40 @@ class DescribeCheckpoint(Callback):
             )
         metrics = measured(trainer, pl_module)
         checkpoint[ABOUT] = plain(describe_run(trainer, pl_module, metrics | self._earlier))
-
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
-    ) -> None:
-        """Checks what a resumed run restores, and notes other data."""
-        self.about = checkpoint.get(ABOUT, {})
-        if not trainer.training:
-            keep_average(checkpoint, pl_module)
-        if not (trainer.training and self.about):
-            return
-        require_restorable(trainer, pl_module, checkpoint)
-        if change := change_of_data(self.about, getattr(trainer, "datamodule", None)):
-            rank_zero_only(note)(
-                f"the data has changed since this run was stopped, {change}; what this epoch has left"
-                " is drawn from these"
-            )
-        self._earlier = (
-            {"val": self.about["metrics"]["val"]} if "val" in self.about["metrics"] else {}
-        )
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets a calibration, which is not of the weights that training ends with."""
-        abouts: list[About] = [self.about, getattr(pl_module, "about", {})]
-        for about in abouts:
-            for name in CALIBRATION:
-                about.pop(name, None)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets the metrics of before."""
-        if not trainer.sanity_checking:
-            self._earlier = {}
-
-
-class Bookkeeping(Callback):
-    """Keeps the lengths of schedules, and logs short epochs.
-
-    It asks nothing of the model.
-    """
-
-    _length = ""
-    _states: tuple[Sequence[Any], Sequence[Any]] | None = None
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Converts the model to double precision before weights are loaded, not after, if asked."""
-        if isinstance(trainer.precision_plugin, DoublePrecision):
-            trainer.precision_plugin.convert_module(pl_module)
-        if stage == "fit":
-            self._length = _decisive_for_length(trainer)
-
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
-    ) -> None:
-        """Adds what the lengths of schedules follow from."""
         checkpoint[_LENGTH] = self._length
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
-        """Leaves out the lengths of schedules where options have changed that decide them.
+        """Checks what a resumed run restores, and notes other data.
 
-        Otherwise they stay, although a callback may have changed the batch size since. Keeps the
-        states of optimizers until there are any to compare them with.
+        Leaves out the lengths of schedules where options have changed that decide them. Otherwise
+        they stay, although a callback may have changed the batch size since. Keeps the states of
+        optimizers until there are any to compare them with.
         """
+        self.about = checkpoint.get(ABOUT, {})
         if not trainer.training:
+            keep_average(checkpoint, pl_module)
             return
+        if self.about:
+            require_restorable(trainer, pl_module, checkpoint)
+            if change := change_of_data(self.about, getattr(trainer, "datamodule", None)):
+                rank_zero_only(note)(
+                    f"the data has changed since this run was stopped, {change}; what this epoch"
+                    " has left is drawn from these"
+                )
+            metrics = self.about["metrics"]
+            self._earlier = {"val": metrics["val"]} if "val" in metrics else {}
         if checkpoint.get(_LENGTH) != self._length:
             for state in checkpoint.get("lr_schedulers", ()):
                 for name in length_attributes(state):
                     del state[name]
         self._states = (checkpoint["optimizer_states"], checkpoint["lr_schedulers"])
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets the metrics of before."""
+        if not trainer.sanity_checking:
+            self._earlier = {}
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuses to watch a metric that validation does not log, before an epoch is lost.
@@ -157,7 +131,14 @@ class Bookkeeping(Callback):
                 )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks what the optimizers and schedules of a resumed run will get."""
+        """Checks what the optimizers and schedules of a resumed run will get.
+
+        Forgets a calibration, which is not of the weights that training ends with.
+        """
+        abouts: list[About] = [self.about, getattr(pl_module, "about", {})]
+        for about in abouts:
+            for name in CALIBRATION:
+                about.pop(name, None)
         if self._states is not None:
             require_optimizers(trainer, *self._states)
         self._states = None

@@ -60,7 +60,7 @@ def check_files(
     same = (known[_STAMP][places] == rows[_STAMP]) & (rows["length"] >= 0)
     rows[same] = known[places[same]]
     new = np.flatnonzero(~same).tolist()
-    sizes = _look_at([paths[row] for row in new], partial(_checked_size, bands=bands))
+    sizes = _look_at([paths[row] for row in new], partial(check_image, bands=bands))
     defects: dict[str, str] = {}
     for row, size in zip(new, sizes, strict=True):
         if isinstance(size, str):
@@ -85,14 +85,6 @@ def _stamps(paths: Sequence[str], prefix: str) -> Iterator[tuple[int, int, int, 
             yield key, -1, -1, 0, 0
         else:
             yield key, status.st_size, status.st_mtime_ns, 0, 0
-
-
-def _checked_size(file: Path, bands: Bands | None) -> tuple[int, int]:
-    """Checks a file; returns the width and height of the upright image."""
-    if bands is None:
-        return check_image(file)
-    _, height, width = read_bands(file, bands).shape
-    return width, height
 
 
 def _describe(file: Path, bands: Bands | None) -> dict[str, Any]:

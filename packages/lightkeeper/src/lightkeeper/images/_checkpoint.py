@@ -44,6 +44,10 @@ About = Checkpoint
 
 
 _VERSION = "pytorch-lightning_version"
+_Coverage = Annotated[
+    list[float],
+    Rule("99 numbers from 0 to 1", lambda row: len(row) == 99 and all(0 <= x <= 1 for x in row)),
+]
 _Version = Annotated[
     str, Rule("a version", lambda text: re.fullmatch(r"[2-9](\.\d+)+([.\w]*\d)?", text) is not None)
 ]
@@ -56,11 +60,6 @@ class _Data(TypedDict):
     init_args: dict[str, object]
 
 
-def _is_coverage(row: object) -> bool:
-    shares = row if isinstance(row, list) else []
-    return len(shares) == 99 and all(0 <= share <= 1 for share in shares)
-
-
 class _About(TypedDict):
     """The types of what a checkpoint says of itself; it may say more."""
 
@@ -69,7 +68,7 @@ class _About(TypedDict):
     preprocessing: dict[str, object]
     thresholds: NotRequired[dict[str, float] | None]
     temperature: NotRequired[Annotated[float, Rule("from 0.01 to 100", lambda t: 0.01 <= t <= 100)]]
-    coverage: NotRequired[Annotated[list[float], Rule("99 numbers from 0 to 1", _is_coverage)]]
+    coverage: NotRequired[_Coverage]
     arch: str
     arch_args: dict[str, object]
     data: _Data | None

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 from torchmetrics import Metric
 
 from ..exact._checkpoint_io import Checkpoint
@@ -22,10 +23,10 @@ from ._checkpoint import ABOUT, About, damaged, read_checkpoint, read_hparams
 from ._class_names import require_class_names
 from ._preprocessing import is_preprocessing
 from ._settings import (
-    argument_names,
     imported_class,
     limited_by,
     network_of_file,
+    parameters_of,
     plain_options,
     remembered,
     require_arguments,
@@ -54,8 +55,8 @@ class BestCheckpoint(ModelCheckpoint):
         Paths in the file do not count: the callback removes what they name. The score of a
         checkpoint that cannot be read any more does not count, either.
         """
-        score = state_dict["best_model_score"]
-        if score is None:
+        score = state_dict.get("best_model_score")
+        if not isinstance(score, Tensor):  # as before the first validation
             return
         path = str(Path(str(self.dirpath)) / f"best{self.FILE_EXTENSION}")
         try:
@@ -223,7 +224,8 @@ def _options_of(
     }
     with damaged(f"'{path}'"), inside("hyper_parameters"):
         options = plain_options(saved, model_class)
-    if chosen := [name for name in saved if name in argument_names(model_class) - options.keys()]:
+    left_out = parameters_of(model_class).keys() - options.keys()
+    if chosen := [name for name in saved if name in left_out]:
         note(
             f"'{path}' may not choose the class or function for {listed(chosen)}, which has its"
             " default; in Python, load_from_checkpoint takes yours"

@@ -11,18 +11,19 @@ import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, default_convert
 
 from ..exact._errors import UserError, require
 from ..exact._loader import EvaluationSampler, TrainingSampler, seed_batch, shuffled
 from ..exact._upstream import position_of
-from ..exact._workers import LazyDataLoader
+from ..exact._workers import LazyDataLoader, worker_options
 from ._batch import (
     ArrayDataset,
     BatchDataset,
+    BatchTransforms,
     ImageBatch,
-    digests_of,
-    image_loader,
+    TransformedDataset,
+    digest_of,
     repeated_draw,
     weighted_draw,
 )
@@ -33,7 +34,6 @@ from ._hardware import loader_workers
 from ._preprocessing import Preprocessing, as_colour
 from ._settings import remembered
 from ._splits import stratified_split
-from ._transforms import BatchTransforms, TransformedDataset
 
 _TRANSFORMS = ["train_transforms", "batch_transforms"]
 
@@ -183,7 +183,10 @@ class ImageDataModule(LightningDataModule, ABC):
         Two data sets that lie in different places are the same if these are equal.
         """
         self.splits = self.splits or self.load()
-        self._digests = self._digests or digests_of(self.splits)
+        self._digests = self._digests or {
+            split: digest_of(map(data.name, range(len(data))), getattr(data, "labels", None))
+            for split, data in self.splits.items()
+        }
         return self._digests
 
     def class_counts(self) -> list[int]:
@@ -330,13 +333,16 @@ class ImageDataModule(LightningDataModule, ABC):
     def _loader(
         self, dataset: object, sampler: Iterable[object] | None, split: str
     ) -> LazyDataLoader:
-        loader = image_loader(
-            dataset,
-            max(1, self.batch_size // self.world[0]),
-            self.workers(split),
-            self.prefetch_factor,
+        workers = self.workers(split)
+        loader = LazyDataLoader(
+            cast("Dataset[Any]", dataset),
+            batch_size=max(1, self.batch_size // self.world[0]),
             sampler=sampler,
+            num_workers=workers,
+            prefetch_factor=self.prefetch_factor if workers else None,
+            collate_fn=default_convert,  # a dataset serves whole batches
             pin_memory=self.pins_memory(),
+            **worker_options(workers),
         )
         loader.before_batch = self._seed_batch
         return loader

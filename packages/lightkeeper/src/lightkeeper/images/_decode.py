@@ -25,6 +25,7 @@ from ._pillow import (
     correct_depth,
     orientation,
     read_bytes,
+    refuse_any,
     upper_bits,
     without_metadata,
 )
@@ -273,11 +274,14 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def check_image(path: str | Path) -> tuple[int, int]:
+def check_image(path: str | Path, bands: Bands | None = None) -> tuple[int, int]:
     """Returns the width and height of an upright image; an error if the file is broken.
 
     It is decoded as in training, which sees the same damage; a JPEG at 1/8 of its size.
     """
+    if bands is not None:
+        _, height, width = read_bands(path, bands).shape
+        return width, height
     with open_image(path) as image:
         size = upright_size(image, path)
         decode(image, path, least=(1, 1))
@@ -329,12 +333,16 @@ def _stored_tiff(path: str | Path) -> tuple[NDArray[np.integer], int]:
     # not OME, whose description could name other files
     with tifffile.TiffFile(path, is_ome=False) as file:
         first, page = file.series[0], file.pages.first
-        if first.nbytes > _MOST_BYTES:
-            raise ValueError(f"its shape is {first.shape}")  # before that is allocated
-        if page.bitspersample % 8:
-            raise ValueError(f"its pixels have {page.bitspersample} bits; save it with 8 or 16")
-        if page.photometric in _NO_BRIGHTNESS:
-            raise ValueError("it has a palette, or 0 for white; save it as grey or RGB")
+        refusals = {
+            f"its shape is {first.shape}": first.nbytes > _MOST_BYTES,  # before that is allocated
+            f"its pixels have {page.bitspersample} bits; save it with 8 or 16": (
+                page.bitspersample % 8
+            ),
+            "it has a palette, or 0 for white; save it as grey or RGB": (
+                page.photometric in _NO_BRIGHTNESS
+            ),
+        }
+        refuse_any(refusals)
         pixels = first.asarray()
         turn = page.tags.valueof(ORIENTATION, 1)
         return (np.moveaxis(pixels, 0, -1) if first.axes[1:] == "YX" else pixels), turn

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from ..exact._errors import UnreadableFileError, UserError, listed, note, printable, require
 from ._batch import digest_of
-from ._cache import ImageCache
 from ._check import check_files, survey
-from ._files import FileDataset, mean_and_std
+from ._files import FileDataset, ImageCache, mean_and_std
 from ._layout import ImageFile, Listing, alternatives, class_order, list_folder
 from ._preprocessing import Preprocessing
 from ._resized import ResizedDataModule

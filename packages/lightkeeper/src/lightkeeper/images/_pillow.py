@@ -2,11 +2,11 @@
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,13 @@ def correct_depth(image: Image.Image) -> None:
         raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
 
 
+def refuse_any(refusals: Mapping[str, object]) -> None:
+    """Raises an error with the first text whose condition is true."""
+    for refusal, applies in refusals.items():
+        if applies:
+            raise ValueError(refusal)
+
+
 def upper_bits(image: Image.Image) -> NDArray[np.uint8]:
     """Returns the upper 8 bits of a grey image of 9 to 16, as 0 for black."""
     pixels = np.asarray(image)  # which Pillow would clip, not scale
@@ -98,37 +105,37 @@ def upper_bits(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _bits(image: TiffImageFile) -> tuple[int, ...]:
-    bits: tuple[int, ...] = image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (1,))
-    return bits
+    return cast("tuple[int, ...]", image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
 
 
-def _photometric(image: TiffImageFile) -> int:
-    photometric: int = image.tag_v2.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, _WHITE_IS_ZERO)
-    return photometric
+def _photometric(image: TiffImageFile) -> object:
+    return image.tag_v2.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, _WHITE_IS_ZERO)
 
 
 def _correct_tiff(image: TiffImageFile) -> None:
     tags = image.tag_v2
     photometric = _photometric(image)
     is_plain = image.info["compression"] == "raw"  # libtiff reads the others
-    if set(tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))) == {2} and max(_bits(image)) < 32:
-        raise ValueError("its pixels are signed numbers; save it with unsigned ones")
-    if photometric == _CMYK and tags.get(_INKS, 1) != 1:
-        raise ValueError("its inks are not CMYK; save it in RGB")
-    if is_plain and photometric == _YCBCR and _is_subsampled(image):
-        raise ValueError("its colours are subsampled YCbCr; save it in RGB")
-    if image.mode == "P" and 0 < max(tags[TiffImagePlugin.COLORMAP]) < 256:
-        raise ValueError("its palette has 8 bits, not 16; save it in RGB")
+    is_signed = set(tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))) == {2}
+    is_subsampled = tags.get(TiffImagePlugin.YCBCRSUBSAMPLING, (2, 2)) != (1, 1)
+    refusals = {
+        "its pixels are signed numbers; save it with unsigned ones": (
+            is_signed and max(_bits(image)) < 32
+        ),
+        "its inks are not CMYK; save it in RGB": photometric == _CMYK and tags.get(_INKS, 1) != 1,
+        "its colours are subsampled YCbCr; save it in RGB": (
+            is_plain and photometric == _YCBCR and is_subsampled
+        ),
+        "its palette has 8 bits, not 16; save it in RGB": (
+            image.mode == "P" and 0 < max(tags[TiffImagePlugin.COLORMAP]) < 256
+        ),
+    }
+    refuse_any(refusals)
     is_separate = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == _SEPARATE
     if is_separate and (is_plain or photometric == _LAB):
         _require_letters(image)
     if tags.get(ORIENTATION) in SIDEWAYS:
         image.filename = ""  # or Pillow would map its pixels with width and height exchanged
-
-
-def _is_subsampled(image: TiffImageFile) -> bool:
-    subsampling: tuple[int, ...] = image.tag_v2.get(TiffImagePlugin.YCBCRSUBSAMPLING, (2, 2))
-    return subsampling != (1, 1)
 
 
 def _require_letters(image: TiffImageFile) -> None:

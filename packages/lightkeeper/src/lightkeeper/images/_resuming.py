@@ -16,7 +16,7 @@ from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, inside
 from ..exact._upstream import callbacks_of
 from ._checkpoint import damaged
-from ._schema import Rule, is_sound, require_fit, require_like
+from ._schema import Rule, require_fit, require_like
 from ._upstream import logged_values, progress_of
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
@@ -24,35 +24,17 @@ _OTHER_SHAPES = (Adafactor, LBFGS)
 _NUMBERS = ("step", "eta", "mu", "mu_product")
 """States of torch's optimizers that are one number for each parameter."""
 _OF_SCHEDULES = ("last_epoch", "base_lrs", "_last_lr", "_step_count")
-"""What all schedules have; what those of others have besides, they know."""
+"""What all schedules have."""
 _MISFIT = "does not fit this run"
 
 _Count = Annotated[int, Rule("a whole number from 0", lambda count: count >= 0)]
-_FromZero = Annotated[object, Rule("a number from 0", lambda x: _is_number(x) and x >= 0)]
-_Place = Annotated[object, Rule("a whole number or names", lambda value: _is_place(value))]
-_Score = Annotated[object, Rule("a number", lambda x: x is None or _is_number(x))]
-
-
-class _Kept(TypedDict):
-    """The types of what a ModelCheckpoint keeps."""
-
-    best_model_score: _Score
-    best_model_path: str
-    current_score: NotRequired[_Score]
-    dirpath: NotRequired[str | None]
-    best_k_models: NotRequired[dict[str, _Score]]
-    kth_best_model_path: NotRequired[str]
-    kth_value: NotRequired[_Score]
-    last_model_path: NotRequired[str]
+_FromZero = Annotated[Tensor, Rule("a number from 0", lambda x: x.numel() == 1 and x >= 0)]
 
 
 class _Facts(TypedDict):
-    """The types of what a resumed run takes from a checkpoint's description."""
+    """The types of what a resumed run takes from a checkpoint's description, besides others."""
 
-    images: dict[str, int]
     processes: int
-    selection: dict[str, str] | None
-    versions: dict[str, str]
 
 
 class Restorable(TypedDict):
@@ -71,17 +53,25 @@ class Restorable(TypedDict):
 class Resumable(Restorable):
     """The types of what the command ``fit`` resumes, which takes more from a checkpoint."""
 
-    loggers: NotRequired[dict[str, dict[str, _Place]]]
+    loggers: NotRequired[dict[str, dict[str, _Count | list[str]]]]
     should_stop: bool
     newest_metrics: dict[str, float]
 
 
 def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Checkpoint) -> None:
-    """Requires what the loops, callbacks, metrics and averages of a run can take over."""
+    """Requires what the loops, callbacks, precision and averages of a run can take over."""
+    precision = trainer.precision_plugin
+    weights = {name: x for name, x in model.state_dict().items() if isinstance(x, Tensor)}
+    parts = {
+        "current_model_state": weights,
+        "averaging_state": {"n_averaged": torch.tensor(0)},
+        type(precision).__qualname__: precision.state_dict(),
+    }
+    expected = {name: part for name, part in parts.items() if name in checkpoint}
     with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
         require_fit(checkpoint, Restorable)
         progress = progress_of(trainer)
-        require_like(checkpoint, progress)
+        require_like(checkpoint, progress | expected)
         _require_counts(checkpoint, progress)
         with inside("values that were logged"):
             require_fit(logged_values(checkpoint), list[dict[str, dict[str, Tensor]]])
@@ -89,22 +79,6 @@ def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Che
             if (key := callback.state_key) in checkpoint["callbacks"]:
                 with inside("callbacks", type(callback).__name__):
                     _require_state_of(callback, checkpoint["callbacks"][key])
-        _require_average(model, checkpoint)
-        precision = trainer.precision_plugin
-        if (key := type(precision).__qualname__) in checkpoint:
-            with inside(key):
-                require_like(checkpoint[key], precision.state_dict())
-
-
-def _require_average(model: LightningModule, checkpoint: Checkpoint) -> None:
-    averaging = {"n_averaged": torch.tensor(0)}
-    for key, expected in {
-        "current_model_state": model.state_dict(),
-        "averaging_state": averaging,
-    }.items():
-        if key in checkpoint:
-            with inside(key):
-                _require_tensors(checkpoint[key], expected)
 
 
 def _require_counts(value: Any, example: Mapping[str, object]) -> None:
@@ -119,10 +93,10 @@ def _require_counts(value: Any, example: Mapping[str, object]) -> None:
 
 def _require_state_of(callback: Callback, state: object) -> None:
     """Requires a state of Lightning's callbacks; those of others know what they saved."""
-    if isinstance(callback, ModelCheckpoint):
-        require_fit(state, _Kept)
-    elif type(callback).load_state_dict.__module__.startswith("lightning.pytorch"):
+    is_theirs = type(callback).load_state_dict.__module__.startswith("lightning.pytorch")
+    if is_theirs or isinstance(callback, ModelCheckpoint):
         require_like(state, callback.state_dict())
+    if is_theirs:
         _try_to_load(callback, state)
 
 
@@ -132,18 +106,6 @@ def _try_to_load(restored: Any, state: object) -> None:
         copy(restored).load_state_dict(state)
     except (LookupError, TypeError, ValueError) as error:
         raise MisfitError(f"cannot be restored ({first_sentence(error)})") from error
-
-
-def _require_tensors(saved: Any, expected: Mapping[str, object]) -> None:
-    """Requires tensors of certain names and shapes, and no others."""
-    require_fit(saved, dict[str, Tensor])
-    if unknown := saved.keys() - expected.keys():
-        raise MisfitError("is unknown", *unknown)
-    for name, tensor in expected.items():
-        if isinstance(tensor, Tensor):
-            value = saved.get(name)
-            if not (is_sound(value) and value.shape == tensor.shape):
-                raise MisfitError(f"must be a tensor of the shape {tuple(tensor.shape)}", name)
 
 
 def require_optimizers(trainer: Trainer, states: Sequence[Any], schedules: Sequence[Any]) -> None:
@@ -193,26 +155,13 @@ def _require_shapes(states: dict[Any, dict[str, Any]], parameters: Sequence[Tens
 
 
 def _require_schedule(state: dict[str, object], schedule: LRScheduler) -> None:
-    """Requires values like those of a new schedule, of which a class may keep more or fewer."""
-    example = {name: value for name, value in schedule.state_dict().items() if name in state}
+    """Requires values like those of a new schedule, of which a class may keep more or fewer.
+
+    Of a class of others, only what all schedules have: it alone knows the rest.
+    """
     is_theirs = type(schedule).__module__.startswith(("torch.optim", "lightning.pytorch"))
-    if not is_theirs:
-        # what a class of others begins without, and how long its lists become, it alone knows
-        example = {
-            name: type(value)() if isinstance(value, list | dict) else value
-            for name, value in example.items()
-            if value is not None and name not in _OF_SCHEDULES
-        } | {name: example[name] for name in _OF_SCHEDULES if name in example}
-    require_like(state, example)
+    example = schedule.state_dict()
+    names = [name for name in (example if is_theirs else _OF_SCHEDULES) if name in state]
+    require_like(state, {name: example[name] for name in names if name in example})
     if is_theirs:
         _try_to_load(schedule, state)
-
-
-def _is_place(value: object) -> bool:
-    is_names = isinstance(value, list) and all(isinstance(name, str) for name in value)
-    return is_names or (type(value) is int and value >= 0)
-
-
-def _is_number(value: object) -> bool:
-    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_plain or (is_sound(value) and value.numel() == 1)

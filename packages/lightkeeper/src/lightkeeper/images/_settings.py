@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from inspect import Parameter, signature
@@ -66,7 +66,7 @@ def plain_options(options: Mapping[str, object], owner: type) -> dict[str, Any]:
         MisfitError: An option is of another type than its parameter.
     """
     kept = {}
-    for name, parameter in _parameters(owner).items():
+    for name, parameter in parameters_of(owner).items():
         if name not in options:
             continue
         value = options[name]
@@ -94,11 +94,6 @@ def require_arguments(owner: type, options: Mapping[str, object]) -> None:
         )
 
 
-def argument_names(owner: type) -> Set[str]:
-    """Returns the names of a constructor's arguments, and of those that its ``**kwargs`` go to."""
-    return _parameters(owner).keys()
-
-
 def remembered(options: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
     """Returns options as plain values, which a checkpoint can hold, and the names of the others.
 
@@ -109,7 +104,7 @@ def remembered(options: Mapping[str, object]) -> tuple[dict[str, Any], list[str]
     return kept, [f"{name} ({kind})" for name, kind in others.items()]
 
 
-def _parameters(owner: type) -> dict[str, Parameter]:
+def parameters_of(owner: type) -> dict[str, Parameter]:
     """Returns a constructor's parameters, and those that its ``**kwargs`` go to."""
     known: dict[str, Parameter] = {}
     for constructor in [vars(cls)["__init__"] for cls in owner.__mro__ if "__init__" in vars(cls)]:
