@@ -24,7 +24,8 @@ def run(module: str, *options: str | Path) -> None:
 
 def correct_images(checkpoint: Path, folder: str, output: Path) -> dict[str, bool]:
     """Says of each test image of a folder, by its path, if a checkpoint classifies it correctly."""
-    run("project.evaluate", checkpoint, f"--data={folder}", f"--output_predictions={output}")
+    files = [f"--output={output.with_suffix('.json')}", f"--output_predictions={output}"]
+    run("project.evaluate", checkpoint, f"--data={folder}", *files)
     with open(output, newline="", encoding="utf-8") as file:
         return {row["path"]: row["correct"] == "true" for row in csv.DictReader(file)}
 
