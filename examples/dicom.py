@@ -48,7 +48,10 @@ def to_image(dataset: Dataset, window: tuple[float, float] | None) -> Image.Imag
 
 
 def main(options: Namespace) -> None:
-    """Writes a PNG file for each DICOM file, whose name begins with a hash of the patient's id."""
+    """Writes a PNG file for each DICOM file.
+
+    Its name begins with a hash of the patient's id or, in a file that has none, of the file's name.
+    """
     files = [path for path in options.source.rglob("*") if path.is_file() and is_dicom(path)]
     if not files:
         raise UserError(f"there are no DICOM files in '{options.source}'", "source")
@@ -56,7 +59,7 @@ def main(options: Namespace) -> None:
         raise UserError(f"'{options.target}' exists", "target")
     for path in files:
         dataset = dcmread(path)
-        patient = sha256(dataset.PatientID.encode()).hexdigest()[:8]
+        patient = sha256(str(dataset.get("PatientID") or path.name).encode()).hexdigest()[:8]
         folder = options.target / path.relative_to(options.source).parent
         folder.mkdir(parents=True, exist_ok=True)
         to_image(dataset, options.window).save(folder / f"{patient}_{path.name}.png")

@@ -8,7 +8,6 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt
 from lightkeeper.cli import CommandParser, run_command
 from torch import Tensor
-from torch.nn import functional as F
 from torchvision.transforms.v2.functional import normalize
 
 from project.data import ImageDataModule
@@ -35,8 +34,8 @@ def uphill(model: ImageClassifier, images: Tensor, labels: Tensor) -> Tensor:
     """
     floats = (images.float() / torch.iinfo(images.dtype).max).requires_grad_()
     mean, std = model.preprocessing["mean"], model.preprocessing["std"]
-    loss = F.cross_entropy(model.network(normalize(floats, mean, std)), labels, reduction="sum")
-    return torch.autograd.grad(loss, floats)[0].sign().int()
+    losses = model.evaluation_loss(model.network(normalize(floats, mean, std)), labels)
+    return torch.autograd.grad(losses.sum(), floats)[0].sign().int()
 
 
 def main(options: Namespace) -> None:
@@ -44,15 +43,15 @@ def main(options: Namespace) -> None:
     model = ImageClassifier.load_from_checkpoint(options.checkpoint).eval()
     data = ImageDataModule.load_from_checkpoint(options.checkpoint)
     data.setup("test")
-    correct = dict.fromkeys(options.epsilons, 0)
+    correct, total = dict.fromkeys(options.epsilons, 0), 0
     for batch in data.whole_split("test"):
         images, white = batch.images, torch.iinfo(batch.images.dtype).max
+        total += int((batch.labels >= 0).sum())  # those that have one
         direction = uphill(model, images, batch.labels)
         for epsilon in correct:
             moved = images.int() + epsilon * (white // 255) * direction
             probabilities = model.predict_step(moved.clamp(0, white).to(images.dtype), 0)
             correct[epsilon] += int((probabilities.argmax(1) == batch.labels).sum())
-    total = len(data.splits["test"])
     for epsilon, count in correct.items():
         print(f"epsilon {epsilon:3}/255   accuracy {count / total:7.2%} ({count}/{total})")
 

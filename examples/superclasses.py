@@ -2,7 +2,7 @@
 
 They are a level of folders, as in animals/cat/1.jpg, or a column of a table:
 
-python -m project.fit --model examples.superclasses.SuperclassClassifier --data FOLDER --data.label_from '([^/]+/[^/]+)/'
+python -m project.fit --model examples.superclasses.SuperclassClassifier --data FOLDER --data.label_from '([^/]+/[^/]+)/[^/]+$'
 """
 
 import csv

@@ -15,6 +15,8 @@ from project.model import ImageClassifier
 from tests.conftest import call, opened, read_json
 from tests.stubs import NoiseDataModule
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*of TorchVision are deprecated")  # F.jpeg
+
 
 class Linear(nn.Sequential):
     """A network whose gradient has a formula."""
