@@ -33,7 +33,7 @@ def main(options: Namespace) -> None:
     """Prints a row for each image: path, label and confidence, the least sure first."""
     from torchvision.datasets.folder import IMG_EXTENSIONS  # here: --help need not import torch
 
-    from examples.recipes.energy import log_sums
+    from examples.recipes.energy import file_logits, log_sums
     from project.model import ImageClassifier
 
     files = sorted(options.folder.rglob("*"))
@@ -41,17 +41,15 @@ def main(options: Namespace) -> None:
     if not paths:
         raise UserError(f"there are no images in '{options.folder}'", "folder")
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
-    best = model.predict_files(paths)
-    scores = [prediction.probability for prediction in best]
-    if options.by == "energy":
-        scores = log_sums(model, paths)
-    unsure = sorted(zip(scores, paths, best, strict=True), key=lambda row: row[0])
+    logits = file_logits(model, paths)
+    probabilities = model.probabilities(logits)
+    best = model.predicted(probabilities) if model.has_one_class else probabilities.argmax(1)
+    confidence = probabilities.gather(1, best[:, None])[:, 0]
+    scores = log_sums(logits) if options.by == "energy" else confidence
+    unsure = scores.argsort(stable=True)[: options.count].tolist()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["path", "label", options.by])
-    writer.writerows(
-        [path, prediction.label, f"{score:.4f}"]
-        for score, path, prediction in unsure[: options.count]
-    )
+    writer.writerows([paths[i], model.label_names(best[i]), f"{scores[i]:.4f}"] for i in unsure)
 
 
 if __name__ == "__main__":

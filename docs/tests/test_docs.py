@@ -13,6 +13,7 @@ from lightning.pytorch import Trainer
 from torchvision.models import resnet18
 
 from benchmarks.__main__ import parser as parse_benchmarks
+from examples import unsure
 from examples.tests.files import write_imagenet, write_pets
 from project import check_data, compare, export, predict, report
 from project.data import FlowersDataModule, SyntheticFlowersDataModule
@@ -178,6 +179,7 @@ PARSERS: dict[str, Any] = {
     "project.export": export.parser().parse_args,
     "project.report": report.parser().parse_args,
     "project.compare": compare.parser().parse_args,
+    "examples.unsure": unsure.parser().parse_args,
     "benchmarks": parse_benchmarks().parse_args,
 }
 PARSED = [

@@ -5,20 +5,27 @@ from pathlib import Path
 
 import torch
 from lightkeeper.images import prepare
+from torch import Tensor
 
 from project.model import ImageClassifier
 
 
-def log_sums(model: ImageClassifier, paths: Sequence[Path]) -> list[float]:
-    """Returns the negative energy of each image file, which is low if it resembles no class.
+def file_logits(model: ImageClassifier, paths: Sequence[Path]) -> Tensor:
+    """Returns the logits by which ``predict`` labels image files, float (N, classes)."""
+    logits = list[Tensor]()
+    for start in range(0, len(paths), 64):
+        images = [prepare(path, model.preprocessing) for path in paths[start : start + 64]]
+        batch = torch.stack(images).to(model.device)
+        with torch.inference_mode():
+            views = model.test_time_augmentation
+            logits.append(model.eval().evaluation_logits(batch, views).float())
+    return torch.cat(logits)
+
+
+def log_sums(logits: Tensor) -> Tensor:
+    """Returns each image's negative energy, (N,), which is low if it resembles no class.
 
     The logarithm of the sum of the exponentials of its logits: Liu et al., 2020,
     https://arxiv.org/abs/2010.03759, section 3.1.
     """
-    sums = list[float]()
-    for start in range(0, len(paths), 64):
-        images = [prepare(path, model.preprocessing) for path in paths[start : start + 64]]
-        with torch.inference_mode():
-            logits = model.eval().evaluation_logits(torch.stack(images).to(model.device))
-        sums += logits.logsumexp(1).tolist()
-    return sums
+    return logits.logsumexp(1)

@@ -2,6 +2,12 @@
 
 pip install scikit-learn
 python -m project.fit --config configs/probe.yaml --data FOLDER
+
+To compare with random weights, take those of a run without an epoch:
+
+python -m project.fit --data FOLDER --model.arch resnet18 --trainer.max_epochs 0 --name random
+python -m project.fit --config configs/probe.yaml --data FOLDER \
+    --model.weights runs/random/checkpoints/best.ckpt
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
 """Each file of examples/ by the command that it shows, shortened; what one computes is compared with something independent."""
 
+import copy
 import csv
 import re
 import shlex
@@ -17,8 +18,18 @@ from lightkeeper.images import prepare
 from lightning.pytorch.callbacks import LambdaCallback
 from scipy import stats
 from scipy.special import softmax
-from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score, roc_curve
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    f1_score,
+    recall_score,
+    roc_auc_score,
+    roc_curve,
+)
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ConstantLR
+from torch.utils.data import DataLoader
 
 from examples import unsure
 from examples.center_loss import CenterLossClassifier
@@ -28,7 +39,9 @@ from examples.lora import LoRAClassifier
 from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
 from examples.recipes.binary_metrics import OperatingPoint
+from examples.sam import SAMClassifier
 from examples.streaming import StreamingDataModule
+from examples.superclasses import SuperclassClassifier
 from examples.tests.files import save_parquet, write_coco, write_pets
 from examples.write_shards import write_shards
 from project.data import FolderDataModule
@@ -48,6 +61,7 @@ from tests.conftest import (
     load,
     make_folder,
     one_line,
+    quiet_trainer,
     read_json,
     rows,
     small,
@@ -84,6 +98,10 @@ WRITERS: dict[str, Callable[[], object]] = {
     "coco_crops": lambda: write_coco(Path("FILE.json")),
     "hugging_face": lambda: save_parquet(Path("FOLDER")),
     "shards": lambda: write_shards("images", Path("shards"), 5),
+    "superclasses": lambda: [
+        make_folder(Path("FOLDER", kind), dict.fromkeys(names, 12))
+        for kind, names in {"animals": ("cat", "dog"), "cars": ("audi",)}.items()
+    ],
     "torchvision_data": lambda: write_pets(Path("data/oxford-iiit-pet")),
     "lora": lambda: torch.save(vit(8).state_dict(), "vit.pth"),
     "distillation": lambda: fit(
@@ -98,6 +116,7 @@ OPTIONS = {
     "torchvision_data": RESIZED,
     "multilabel_csv": [*RESIZED, *LARGE_SETS],
     "shards": [*RESIZED, "--data.root=shards"],
+    "superclasses": [*RESIZED, *LARGE_SETS],
     "streaming": [*RESIZED, *LARGE_SETS, "--data.root=images"],
     "binary": [*RESIZED, *LARGE_SETS, "--data.root=images", "--model.positive=rose"],
     "lora": [*TINY_DATA, *(f"--model.arch_args.{name}={value}" for name, value in VIT.items())],
@@ -137,9 +156,37 @@ def test_the_command_of_an_example_trains(file, workplace, capsys):
         means = [weights[name] for name in weights if name.endswith("running_mean")]
         assert means
         assert not any(mean.any() for mean in means)  # zero, as before the first step
+    if file.stem == "superclasses":
+        require_sums_of_superclasses()
     if file.stem == "metric":
         assert "best.ckpt --import examples.metric\n" in capsys.readouterr().out
         assert "monitor: val/balanced_accuracy" in Path("runs/run/config.yaml").read_text()
+
+
+def require_sums_of_superclasses() -> None:
+    """Compares the metrics with scikit-learn's, of probabilities summed by hand."""
+    best = "runs/run/checkpoints/best.ckpt"
+    predictions = ("--output_predictions=test.csv", "--probabilities", "--output=test.json")
+    evaluate(best, "--import=examples.superclasses", *predictions)
+    true, predicted = [], []
+    for row in rows("test.csv"):
+        cats_and_dogs = sum(float(row[f"probability_animals/{name}"]) for name in ("cat", "dog"))
+        is_animal = cats_and_dogs > float(row["probability_cars/audi"])
+        predicted.append("animals" if is_animal else "cars")
+        true.append(row["true_label"].split("/")[0])
+    metrics = read_json("test.json")
+    assert metrics["superclass_accuracy"] == pytest.approx(accuracy_score(true, predicted))
+    assert metrics["superclass_f1"] == pytest.approx(f1_score(true, predicted, average="macro"))
+
+
+def test_superclasses_are_a_column_of_a_table_too(workplace):
+    Path("labels.csv").write_text("path,label,superclass\n1.jpg,grey,dull\n2.jpg,loud,shrill\n")
+    names = {**ABOUT, "class_names": ["grey", "loud"]}
+    model = SuperclassClassifier(superclasses="labels.csv", arch="resnet9_slim", **names)
+    assert model.hparams["superclasses"] == {"grey": "dull", "loud": "shrill"}
+    assert model.parents == [0, 1]
+    with pytest.raises(UserError, match="names no superclass of loud"):
+        SuperclassClassifier(superclasses={"grey": "dull"}, arch="resnet9_slim", **names)
 
 
 def test_the_command_of_ones_own_lists_the_least_confident_images_first(
@@ -253,6 +300,36 @@ def test_center_loss_is_its_formula(batch):
     plain = model.loss(logits, batch.labels).mean().item()
     loss = model.training_step(batch, 0)
     assert loss.item() == pytest.approx(plain + 0.1 * (gaps**2).sum(1).mean() / 2, rel=1e-5)
+
+
+def test_sam_steps_by_the_gradient_uphill_as_a_plain_loop_does(batch):
+    """In float64, with momentum; the statistics of BatchNorm are those of the first pass."""
+    options: Any = {
+        "arch": "resnet9_slim",
+        "optimizer": lambda params: SGD(params, lr=0.1, momentum=0.9),
+        "lr_scheduler": lambda optimizer: ConstantLR(optimizer, factor=1),
+        **ABOUT,
+    }
+    model, plain = SAMClassifier(rho=0.5, **options), ImageClassifier(**options).double()
+    plain.load_state_dict(model.state_dict())
+    batches = DataLoader([batch[:2]] * 3, batch_size=None)
+    quiet_trainer(precision="64-true", max_epochs=1).fit(model, batches)
+    weights, momentum = [*plain.parameters()], [0.0] * len([*plain.parameters()])
+    for _ in range(3):
+        start = [weight.detach().clone() for weight in weights]
+        first = torch.autograd.grad(plain.loss(plain(batch.images), batch.labels).mean(), weights)
+        statistics = copy.deepcopy(plain.state_dict())
+        norm = sum(gradient.square().sum() for gradient in first) ** 0.5
+        for weight, gradient in zip(weights, first, strict=True):
+            weight.data += 0.5 * gradient / norm
+        second = torch.autograd.grad(plain.loss(plain(batch.images), batch.labels).mean(), weights)
+        plain.load_state_dict(statistics)
+        for i, weight in enumerate(weights):
+            momentum[i] = 0.9 * momentum[i] + second[i]
+            weight.data = start[i] - 0.1 * momentum[i]
+    torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()))
+    with pytest.raises(UserError, match="must be 1 with SAM"):
+        quiet_trainer(accumulate_grad_batches=2).fit(model, batches)
 
 
 def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch):

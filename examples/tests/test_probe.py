@@ -99,6 +99,17 @@ def test_validation_chooses_among_penalties_and_neighbours_that_are_scikit_learn
         fit(*PROBE, "--name=run")
 
 
+def test_the_random_weights_of_a_run_without_an_epoch_are_probed(place):
+    options = [flag for flag in PROBE if "weights" not in flag and "--model" not in flag]
+    fit(*options, "--model.arch=timm/test_vit", "--trainer.max_epochs=0", "--name=random")
+    weights = "runs/random/checkpoints/best.ckpt"
+    cli = fit(*PROBE, f"--model.weights={weights}", "--trainer.max_epochs=1", "--name=run")
+    first, probed = (load(Path(path))["state_dict"] for path in (weights, cli.run.best))
+    changed = {name for name in first if not torch.equal(first[name], probed[name])}
+    assert changed == {"network.head.weight", "network.head.bias"}
+    assert read_json(cli.run.metrics)["test"]["knn_accuracy"] > 0
+
+
 @cases(
     "flags complaint",
     (["--data.class_balance=1"], r"--data\.class_balance 0"),

@@ -96,6 +96,7 @@ ROWS = {
         "--model.freeze=backbone --model.weights=weights.pth --data.flip=false"
         " --data.crop_padding=0 --data.cutout=0 --model=examples.recipes.probe.Probe"
     ),
+    "SAM": Row("--model=examples.sam.SAMClassifier", (1, 6)),
     "several labels": Row(" ".join([*MULTILABEL, *PAIRS[:1]]), (3,)),
     "LoRA": Row("--model=examples.lora.LoRAClassifier --model.rank=2", network=vit, slow=True),
 }

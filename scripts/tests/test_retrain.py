@@ -1,0 +1,66 @@
+"""A checkpoint in use is replaced by that of a new training, unless it is worse."""
+
+import re
+from pathlib import Path
+
+import pytest
+import retrain
+from scipy.stats import binomtest
+
+from tests.conftest import (
+    FAST,
+    QUIET,
+    SLIM,
+    TINY_TRAINER,
+    evaluate,
+    fit,
+    make_folder,
+    one_line,
+    rows,
+)
+
+OPTIONS = [
+    *("--data.image_size=16", "--data.num_workers=0", "--data.batch_size=8"),
+    *("--data.test_fraction=0.3", *TINY_TRAINER, *QUIET, *SLIM, *FAST),
+]
+SERVED = Path("served.ckpt")
+
+
+@pytest.fixture
+def replaced_by(workplace, monkeypatch):
+    """Trains on a folder, in this process; True if that replaced the checkpoint."""
+    make_folder(workplace / "images", dict.fromkeys(("rose", "tulip"), 30))
+
+    def in_this_process(command: list[str]) -> int:
+        {"project.fit": fit, "project.evaluate": evaluate}[command[2]](*command[3:])
+        return 0
+
+    def train(name: str, *options: str) -> bool:
+        before = SERVED.read_bytes() if SERVED.exists() else b""
+        code = retrain.main(SERVED, "images", name, [*OPTIONS, *options])
+        best = Path("runs", name, "checkpoints", "best.ckpt").read_bytes()
+        assert SERVED.read_bytes() == (before if code else best)
+        assert [path.name for path in Path().glob("*served*")] == ["served.ckpt"]
+        return code == 0
+
+    monkeypatch.setattr(retrain, "run_apart", in_this_process)
+    return train
+
+
+@pytest.mark.slow
+def test_a_new_checkpoint_is_used_unless_it_is_worse_on_the_same_test_images(replaced_by, capsys):
+    assert replaced_by("first", "--trainer.max_epochs=3")
+    assert replaced_by("second", "--trainer.max_epochs=3")  # as good
+    capsys.readouterr()
+    assert not replaced_by("untrained", "--model.optimizer.lr=0")
+    said = capsys.readouterr().out
+    (counts,) = re.findall(r"^ *served +new +(\d+) +(\d+) +(\S+)$", said, re.M)
+    tests = [rows(Path("runs/untrained", f"{which}.csv")) for which in ("served", "new")]
+    before, after = ({row["path"]: row["correct"] for row in test} for test in tests)
+    changed = [before[path] for path in before if before[path] != after[path]]
+    assert [*map(int, counts[:2])] == [changed.count("true"), changed.count("false")]
+    expected = binomtest(changed.count("true"), len(changed)).pvalue
+    assert float(counts[2]) == pytest.approx(expected, rel=1e-3)
+    assert "served.ckpt stays: runs/untrained/checkpoints/best.ckpt is worse" in said
+    other = ("other", "--data.split_seed=7", "--trainer.max_steps=1")
+    assert "different test images" in one_line(lambda: replaced_by(*other), capsys)
