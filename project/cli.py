@@ -13,6 +13,7 @@ from project.callbacks import ProgressLines
 from project.data import (
     CSVDataModule,
     FolderDataModule,
+    HuggingFaceDataModule,
     ImageDataModule,
 )
 from project.model import ImageClassifier
@@ -25,6 +26,7 @@ class ProjectCLI(LightningCLI):
     path_classes: ClassVar[Mapping[str, type]] = {
         "root": FolderDataModule,
         "file": CSVDataModule,
+        "hf": HuggingFaceDataModule,
     }
     model: ImageClassifier
     datamodule: ImageDataModule

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from examples.tests.files import save_parquet, save_splits, write_coco
+from examples.tests.files import write_coco
 from tests.conftest import QUIET, ROOT, SLIM, TINY_TRAINER, draw_image, fit
+from tests.data.test_hugging_face import save_parquet, save_splits
 
 TABLE = (ROOT / "docs" / "your_data.md").read_text().partition("at a glance")[2].partition("\n## ")
 ROWS = re.findall(r"^\| (.*) \| (.*) \|$", TABLE[0], re.M)[1:]

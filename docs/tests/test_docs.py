@@ -109,7 +109,7 @@ def words(command: str, folder: str = "images") -> list[str]:
 
 def shortened(command: str) -> list[str]:
     """The options of a command, with others behind them that make it short enough for a test."""
-    files = re.search("flowers|--data FOLDER|FolderData|TorchDataset|csv", command)
+    files = re.search("flowers|--data FOLDER|hf:|FolderData|TorchDataset|csv", command)
     data = (
         TINY["CIFAR10DataModule"]
         if "cifar10" in command

@@ -2,9 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from tests.conftest import draw_image, make_folder
 
@@ -39,27 +36,3 @@ def write_imagenet(folder: Path) -> None:
     """Images in the folders that the configs of ImageNet name, with others for the test."""
     for split, count in {"train": 14, "test": 3}.items():
         make_folder(folder / "imagenet" / split, dict.fromkeys("abc", count), (80, 72))
-
-
-def hugging_face_rows(count: int) -> Any:
-    """Rows with an image and one of three classes, where the extra is installed that makes them."""
-    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
-    names = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c"])}
-    values = {
-        "image": [draw_image(0.5, number, (20, 18)) for number in range(count)],
-        "label": [number % 3 for number in range(count)],
-    }
-    return datasets.Dataset.from_dict(values, features=datasets.Features(names))
-
-
-def save_splits(folder: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
-    datasets.DatasetDict(
-        {"train": hugging_face_rows(30), "test": hugging_face_rows(6)}
-    ).save_to_disk(folder)
-
-
-def save_parquet(folder: Path) -> None:
-    folder.mkdir()
-    for split, count in {"train": 30, "test": 6}.items():
-        hugging_face_rows(count).to_parquet(folder / f"{split}.parquet")

@@ -42,7 +42,7 @@ from examples.recipes.binary_metrics import OperatingPoint
 from examples.sam import SAMClassifier
 from examples.streaming import StreamingDataModule
 from examples.superclasses import SuperclassClassifier
-from examples.tests.files import save_parquet, write_coco, write_pets
+from examples.tests.files import write_coco, write_pets
 from examples.write_shards import write_shards
 from project.data import FolderDataModule
 from project.model import ImageClassifier
@@ -96,7 +96,6 @@ WRITERS: dict[str, Callable[[], object]] = {
     "multilabel_csv": lambda: write_csv(Path()),
     "npz_dataset": write_arrays,
     "coco_crops": lambda: write_coco(Path("FILE.json")),
-    "hugging_face": lambda: save_parquet(Path("FOLDER")),
     "shards": lambda: write_shards("images", Path("shards"), 5),
     "superclasses": lambda: [
         make_folder(Path("FOLDER", kind), dict.fromkeys(names, 12))
@@ -112,7 +111,6 @@ OPTIONS = {
     "csv": RESIZED,
     "npz_dataset": RESIZED,
     "coco_crops": RESIZED,
-    "hugging_face": RESIZED,
     "torchvision_data": RESIZED,
     "multilabel_csv": [*RESIZED, *LARGE_SETS],
     "shards": [*RESIZED, "--data.root=shards"],

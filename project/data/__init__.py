@@ -8,6 +8,7 @@ from project.data.csv_file import CSVDataModule
 from project.data.flowers import FlowersDataModule
 from project.data.flowers_drawn import SyntheticFlowersDataModule
 from project.data.folder import FolderDataModule
+from project.data.hugging_face import HuggingFaceDataModule
 from project.data.torch_dataset import TorchDatasetModule
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "CSVDataModule",
     "FlowersDataModule",
     "FolderDataModule",
+    "HuggingFaceDataModule",
     "ImageDataModule",
     "SyntheticFlowersDataModule",
     "TorchDatasetModule",

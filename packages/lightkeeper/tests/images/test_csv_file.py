@@ -364,5 +364,5 @@ def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(ro
     with pytest.raises(UserError, match="line 1: it has no label that is a text or a number"):
         module(file).files()
     write_parquet(file, {"image": [{"bytes": b"", "path": ""}], "label": [0]})
-    with pytest.raises(UserError, match="holds the images themselves; examples/hugging_face"):
+    with pytest.raises(UserError, match="holds the images themselves; --data hf:FOLDER reads it"):
         module(file).files()

@@ -54,8 +54,8 @@ class Command(LightningCLI):
     defaults: Mapping[str, object]
     """Defaults of other options, such as ``trainer.max_epochs`` and ``monitor``."""
     path_classes: ClassVar[Mapping[str, type]]
-    """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file.
-    ``--help`` shows the first one's options."""
+    """The data modules for ``--data PATH``: ``root`` of a folder, ``file`` of a file, ``hf`` of
+    hf:NAME. ``--help`` shows the first one's options."""
 
     config = Namespace()  # type: ignore[no-untyped-call]  # until it is parsed
     given: Set[str]
@@ -159,7 +159,9 @@ class Command(LightningCLI):
             "": "command",
             "trainer": "trainer, the options used most",
             "callbacks": "callbacks; false switches one off",
-            "data": textwrap.fill(f"data; --data takes a folder, a table, or {names}", 100),
+            "data": textwrap.fill(
+                f"data; --data takes a folder, a table, hf:NAME, or {names}", 100
+            ),
             "model": "model; --model takes a class of your own",
         }
         sections: dict[str, list[Action]] = {title: [] for title in titles.values()}

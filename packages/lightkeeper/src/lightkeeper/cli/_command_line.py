@@ -180,10 +180,12 @@ def flat(values: object, group: str = "") -> Options:
 
 
 def _name_data_module(config: Options, path_classes: Mapping[str, type]) -> None:
-    """Replaces a folder or a file by the data module that opens it."""
+    """Replaces a folder, a file or hf:NAME by the data module that opens it."""
     name = str(config.get("data", ""))
     path = os.path.expanduser(name)
-    if os.path.exists(path):
+    if name.startswith("hf:"):
+        config |= {"data": path_classes["hf"], "data.root": name.removeprefix("hf:")}
+    elif os.path.exists(path):
         argument = "root" if os.path.isdir(path) else "file"
         config |= {"data": path_classes[argument], f"data.{argument}": name}
 

@@ -265,9 +265,9 @@ def alternatives(source: Path) -> str:
     files = sorted([*source.glob("*"), *source.glob("*/*")])
     tables = [str(file) for file in files if file.suffix.lower() in TABLE_SUFFIXES]
     sources = [name for name in tables if "train" in name[len(str(source)) :].lower()] or tables
-    commands = [f"--data {shlex.quote(name)}" for name in sources]
     if any(file.suffix in (".arrow", ".parquet") for file in files):
-        commands.append("the data set of Hugging Face that examples/hugging_face.py reads")
+        sources.append(f"hf:{source}")
+    commands = [f"--data {shlex.quote(name)}" for name in sources]
     return f"; or did you mean {listed(commands, 4, 'or')}" if commands else ""
 
 

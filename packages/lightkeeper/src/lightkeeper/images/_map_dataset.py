@@ -22,6 +22,7 @@ from ._class_names import require_class_names
 from ._decode import upright_pixels
 from ._downloads import one_at_a_time
 from ._files import Fitting, Scale, draw_fittings, fit_pixels, prepare
+from ._layout import split_names
 from ._preprocessing import Preprocessing, empty_images
 from ._resized import ResizedDataModule
 from ._splits import SPLITS, grouped_split
@@ -46,6 +47,7 @@ class MapDatasetModule(ResizedDataModule):
     """
 
     not_remembered: tuple[str, ...] = SPLITS
+    split_names = staticmethod(split_names)
 
     def __init__(
         self,
@@ -76,16 +78,21 @@ class MapDatasetModule(ResizedDataModule):
     @cached_property
     def datasets(self) -> dict[str, Any]:
         """The datasets of the splits that there are."""
-        datasets = {split: _opened(split, source) for split, source in self._sources.items()}
+        opened = {split: _opened(split, source) for split, source in self._sources.items()}
+        datasets = {**self.parts_of(opened.pop("train")), **opened}
         expected = class_names_of(datasets["train"])
         for split, dataset in datasets.items():
             differs = hasattr(dataset, "classes") and class_names_of(dataset) != expected
             if differs and self._class_names is None:
                 raise UserError("needs the classes of train, in the same order", split)
         # for what a checkpoint says of itself; nothing is made of it
-        named = {split: type(dataset).__qualname__ for split, dataset in datasets.items()}
-        self.hparams.update(named)
+        named = self._sources.keys() & {*self.not_remembered}
+        self.hparams.update({split: type(datasets[split]).__qualname__ for split in named})
         return datasets
+
+    def parts_of(self, dataset: Any) -> Mapping[str, Any]:
+        """Returns the datasets of the splits that ``train`` holds, by default itself alone."""
+        return {"train": dataset}
 
     def split_sizes(self) -> dict[str, int]:
         """The number of samples in each split."""

@@ -103,7 +103,7 @@ def _parquet_records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
     schema = parquet.read_schema(file)
     if any(types.is_struct(field.type) or types.is_binary(field.type) for field in schema):
         raise UserError(
-            f"'{printable(file)}' holds the images themselves; examples/hugging_face.py reads the"
+            f"'{printable(file)}' holds the images themselves; --data hf:FOLDER reads it, with the"
             " folder that it is in"
         )
     return enumerate(parquet.read_table(file).to_pylist(), start=1)
