@@ -8,6 +8,7 @@ import torch
 from lightkeeper.exact import UserError
 from lightkeeper.images import prepare
 from scipy.special import expit
+from tests.test_hub import require_same_in_timm
 
 from examples.multilabel import MultilabelClassifier
 from project.model.formats import ProbabilityNetwork, metadata, trace
@@ -23,7 +24,6 @@ from tests.conftest import (
     rows,
     small,
 )
-from tests.test_hub import require_same_in_timm
 
 
 def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path):
