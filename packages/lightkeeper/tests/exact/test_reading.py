@@ -1,4 +1,4 @@
-"""A short file neither fills the memory nor takes for ever to walk, and is refused."""
+"""A short file neither fills the memory nor takes for ever, and is refused."""
 
 import io
 import pickle
@@ -30,6 +30,9 @@ CALLS = {
         + EXPANDED
         + b"ctorch\nfloat64\nX\x03\0\0\0cpu\x89tR"
     ),
+    "a tuple in it is too large": b"}(K\0\x85"
+    + 60 * b"q\0h\0\x86"
+    + b"K\1u",  # 2^60 numbers in a key
 }
 
 

@@ -83,6 +83,13 @@ def _state_of(metric: Metric) -> State:
 
 def _add(metric: Metric, state: State) -> None:
     """Sets a metric's state, or merges that of a rank that no longer exists into it."""
+    has_shapes = (
+        key in state and state[key].shape == value.shape
+        for key, value in metric.metric_state.items()
+        if isinstance(value, Tensor)
+    )
+    if _UPDATES not in state or not all(has_shapes):  # of another version of the metric
+        return
     values = {
         key: [state[key]] if isinstance(value, list) else state[key]
         for key, value in metric.metric_state.items()

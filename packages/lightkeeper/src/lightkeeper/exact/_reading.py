@@ -1,7 +1,8 @@
 """Reading a file without running what it says, or being kept busy by it.
 
 ``torch.load(..., weights_only=True)`` runs no code of a file. But it calls a few functions with any
-arguments and inflates what is compressed, so a short file could fill the memory.
+arguments, gets the hash of any tuple and inflates what is compressed, so a short file could fill
+the memory or take for ever.
 """
 
 import re
@@ -21,6 +22,7 @@ from ._errors import UserError, first_sentence
 _ZIP = b"PK\3\4"  # by which torch tells its files from older ones
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
 _OLD_PICKLES = 5  # three of the format, the content, and keys
+_LARGEST = 10**6  # values in a tuple and in the tuples in it, each as often as it occurs
 _DEEPEST = 100  # containers inside each other
 _REPEATS = 10  # of each value in a file, on average
 _FEW = 10**5  # values, however often repeated
@@ -65,7 +67,7 @@ def _load_pickles(path: str | Path) -> object:
 
 
 def _require_modest(path: str | Path) -> None:
-    """Refuses a file that would take far more memory than its length suggests, or is damaged.
+    """Refuses a file that would take far more memory or time than its length suggests, or is damaged.
 
     torch compares no checksums.
     """
@@ -73,7 +75,7 @@ def _require_modest(path: str | Path) -> None:
         if not file.peek(len(_ZIP)).startswith(_ZIP):
             for _ in range(_OLD_PICKLES):
                 if file.peek(1):  # torch says what is wrong with a shorter one
-                    _require_no_makers(file)
+                    _require_modest_pickle(file)
             return
         with zipfile.ZipFile(file) as archive:
             parts = archive.infolist()
@@ -86,13 +88,31 @@ def _require_modest(path: str | Path) -> None:
             for part in parts:
                 if part.filename.endswith("data.pkl"):
                     with archive.open(part) as pickle:
-                        _require_no_makers(pickle)
+                        _require_modest_pickle(pickle)
 
 
-def _require_no_makers(pickle: IO[bytes]) -> None:
+def _require_modest_pickle(pickle: IO[bytes]) -> None:
+    """Follows a pickle's stack, with the number of values in each tuple in place of the tuple."""
+    stack: list[int] = []
+    marks: list[int] = []
+    memo: dict[object, int] = {}
     for code, argument, _ in genops(pickle):
-        if code.name == "GLOBAL" and _MAKERS.fullmatch(str(argument)):
-            raise ValueError(f"GLOBAL {str(argument).replace(' ', '.')}")
+        if code.name == "MARK":
+            marks.append(len(stack))
+        elif code.name.endswith("PUT") or code.name == "MEMOIZE":
+            memo[len(memo) if argument is None else argument] = stack[-1]
+        elif code.name.endswith("GET"):
+            stack.append(memo[argument])
+        else:
+            start = len(stack) - len(code.stack_before)
+            if any(item.name == "mark" for item in code.stack_before):
+                start = marks.pop() - len(code.stack_before) + 2
+            size = 1 + sum(stack[start:]) if "TUPLE" in code.name else 1
+            stack[start:] = [size] * len(code.stack_after)
+            if size > _LARGEST:
+                raise ValueError("a tuple in it is too large")
+            if code.name == "GLOBAL" and _MAKERS.fullmatch(str(argument)):
+                raise ValueError(f"GLOBAL {str(argument).replace(' ', '.')}")
 
 
 def require_tree(content: object) -> None:
