@@ -97,7 +97,7 @@ def as_rgb(image: Tensor) -> Tensor:
     return rgb
 
 
-def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 8) -> Figure:
+def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 6) -> Figure:
     """Draws images, (channels, height, width) each, in rows, with or without titles."""
     columns = max(1, min(columns, len(images)))
     rows = max(1, -(-len(images) // columns))
