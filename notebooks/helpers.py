@@ -85,15 +85,19 @@ def projection_figure(
 
 
 def runs_figure(
-    runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy"
+    runs: Mapping[str, Mapping[str, Mapping[int, float]]],
+    steps_per_epoch: Mapping[str, float],
+    metric: str = "accuracy",
 ) -> Figure:
-    """Draws a metric of several runs, read by ``read_curves``, in training and validation."""
+    """Draws a metric of several runs, read by ``read_curves``, over epochs, or steps if a run's are unknown."""
+    by_epoch = all(steps_per_epoch.values())
     figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
     for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
-        axes.set(title=f"{split}/{metric}", xlabel="step")
+        axes.set(title=f"{split}/{metric}", xlabel="epoch" if by_epoch else "step")
         for position, (run, curves) in enumerate(runs.items()):
             points = curves.get(f"{split}/{metric}", {})
-            draw_curve(axes, points, f"C{position % 10}", shorten(run))
+            steps = steps_per_epoch[run] if by_epoch else 0.0
+            draw_curve(axes, points, f"C{position % 10}", shorten(run), steps)
         axes.grid(alpha=0.3)
     entries = axes.get_legend_handles_labels()
     legend = figure.legend(*entries, loc="outside lower center", ncols=3, fontsize=8)

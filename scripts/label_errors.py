@@ -67,7 +67,7 @@ def outliers(folder: Path) -> list[list[str]]:
 
 def draw(paths: Iterable[str | Path], titles: list[str], output: Path) -> None:
     """Draws thumbnails of image files beside a CSV, in a JPEG of its name."""
-    image_grid([prepare(path, WHOLE) for path in paths], titles).savefig(
+    image_grid([prepare(path, WHOLE) for path in paths], titles, columns=8).savefig(
         output.with_suffix(".jpg"), pil_kwargs={"quality": 70}
     )
 

@@ -1,5 +1,6 @@
-"""Draws the pictures of docs/ that need no run: ``python scripts/pictures.py``, from the repository's root."""
+"""Draws the pictures of docs/ that need no run, or the tutorial's: ``python scripts/pictures.py``, from the repository's root."""
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import one_hot
+from torchvision.io import decode_image
 from torchvision.transforms import v2
 from torchvision.utils import make_grid
 
@@ -92,12 +94,23 @@ def augmentations(flowers: Tensor) -> None:
     table([image.to(torch.uint8) for image in shown], titles, "augmentation.webp")
 
 
+def tutorial(labels: Path) -> None:
+    """Writes ``tutorial.webp``: new photos as the tutorial's network labels them, every other one."""
+    with labels.open(newline="") as file:
+        rows = [*csv.DictReader(file)][::2]
+    titles = [f"{row['label']} {float(row['confidence']):.0%}" for row in rows]
+    table([decode_image(row["path"]) for row in rows], titles, "tutorial.webp")
+
+
 def main() -> None:
-    """Writes all of them."""
+    """Writes all of them; the tutorial's if its notebook has run."""
     builtin()
     flowers = draw_flowers(torch.tensor([3, 6, 1, 5]), torch.arange(4), seed=5, size=SIDE)
     fits(flowers)
     augmentations(flowers)
+    labels = Path("runs/tutorial/labels.csv")
+    if labels.exists():
+        tutorial(labels)
 
 
 if __name__ == "__main__":

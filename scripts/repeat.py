@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 from lightkeeper.cli import run_apart, run_command
+from matplotlib import style
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from project.analysis.comparison import (
     formatted,
@@ -51,6 +53,7 @@ def images_figure(metrics: pd.DataFrame, images: pd.Series) -> Figure:
         axes.vlines(count, *interval([*values], total))
     axes.set_xticks(means.index, [f"{count:,}" for count in means.index])
     axes.minorticks_off()
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
     return figure
 
@@ -76,4 +79,5 @@ if __name__ == "__main__":
     parser.add_argument("--fractions", default="1", help="shares, such as 0.1,0.3,1")
     known, others = parser.parse_known_args()
     shares = [float(share) for share in known.fractions.split(",")]
+    style.use(Path(__file__).with_name("pages.mplstyle"))
     run_command(lambda: main(known.name, known.seeds, shares, others))

@@ -97,19 +97,24 @@ def as_rgb(image: Tensor) -> Tensor:
     return rgb
 
 
-def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 8) -> Figure:
+def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 6) -> Figure:
     """Draws images, (channels, height, width) each, in rows, with or without titles."""
     columns = max(1, min(columns, len(images)))
     rows = max(1, -(-len(images) // columns))
-    height = 1.25 + 0.16 * max((1 + title.count("\n") for title in titles), default=0)
-    figure = Figure(figsize=(1.35 * columns, height * rows), layout="constrained", dpi=110)
+    lines = [[shorten(line, length=30) for line in title.split("\n")] for title in titles]
+    # 150 points of letters are as wide as an image
+    letters = min(9, 150 / max([1, *(len(line) for title in lines for line in title)]))
+    figure = Figure(
+        figsize=(1.35 * columns, rows * (1.25 + 0.16 * max(map(len, lines), default=0))),
+        layout="constrained",
+        dpi=110,
+    )
     for position, image in enumerate(images):
         axes = figure.add_subplot(rows, columns, position + 1)
         axes.imshow(as_rgb(image.cpu()).permute(1, 2, 0).numpy())
         axes.axis("off")
         if titles:
-            title = "\n".join(shorten(line, length=30) for line in titles[position].split("\n"))
-            axes.set_title(title, fontsize=7, pad=2, parse_math=False)
+            axes.set_title("\n".join(lines[position]), fontsize=letters, pad=2, parse_math=False)
     return figure
 
 
