@@ -33,11 +33,11 @@ _TEMPERATURES = (0.03, 0.07, 0.2, 1.0)
 class Probe(CachedFeatures):
     """Fits the head to features by logistic regression, and chooses its penalty on validation.
 
-    Epoch ``e``, from 0, has scikit-learn's ``C = 10 ** (e / 2 - 4)``, of centred features with a
+    Epoch ``e``, from 0, has scikit-learn's ``C = 10 ** (e / 4 - 4)``, of centred features with a
     mean square of 1. An epoch begins from the head of the one before. ``best.ckpt`` is the best of
-    them, as in any run. ``knn_accuracy`` beside it is that of weighted nearest neighbours (Wu et
-    al., 2018, section 3.4, https://arxiv.org/abs/1805.01978), whose number and temperature
-    validation chooses, too; as no head computes them, no checkpoint holds them.
+    them by ``--monitor``, as in any run. ``knn_accuracy`` beside it is that of weighted nearest
+    neighbours (Wu et al., 2018, section 3.4, https://arxiv.org/abs/1805.01978), whose number and
+    temperature validation chooses, too; as no head computes them, no checkpoint holds them.
 
     ``loss``, ``optimizer`` and ``lr_scheduler`` decide nothing.
     """
@@ -84,7 +84,7 @@ class Probe(CachedFeatures):
     @property
     def strength(self) -> float:
         """The ``C`` of this epoch."""
-        return float(10 ** (self.current_epoch / 2 - 4))
+        return float(10 ** (self.current_epoch / 4 - 4))
 
     def on_train_epoch_start(self) -> None:
         """Fits the head to all training features, with the penalty of this epoch."""

@@ -1,5 +1,6 @@
 """The scripts of examples/deploy prepare and label images as evaluation does, without this project."""
 
+import base64
 import io
 import json
 import runpy
@@ -198,3 +199,29 @@ def test_the_examples_convert_for_other_runtimes_and_check_the_result(place, pac
         call(export, place / "odd.ckpt", "--output=prepared.pt2", "--prepared")
     runpy.run_path(str(DEPLOY / f"to_{package}.py"))
     assert list(place.glob("model.xml" if package == "openvino" else "model.pte"))
+
+
+@pytest.mark.filterwarnings("ignore")  # the converter names versions that it was not tested with
+def test_the_example_converts_for_core_ml_what_computes_the_checks(place, monkeypatch):
+    core_ml = pytest.importorskip("coremltools", reason="coremltools is not installed")
+    monkeypatch.chdir(place)
+    call(export, place / "odd.ckpt", "--output=prepared.pt2", "--prepared")
+    convert = core_ml.convert  # on Linux, what it is given can be run, the result not
+    programs: list[torch.export.ExportedProgram] = []
+    monkeypatch.setattr(core_ml, "convert", lambda p, **o: programs.append(p) or convert(p, **o))
+    runpy.run_path(str(DEPLOY / "to_coreml.py"))
+    about = {"checks": ""}
+    torch.export.load("prepared.pt2", extra_files=about)
+    for check in json.loads(about["checks"]):
+        pixels = np.frombuffer(base64.b64decode(check["pixels"]), np.uint8).reshape(check["shape"])
+        (found,) = programs[0].module()(torch.from_numpy(pixels.astype(np.float32)))
+        np.testing.assert_allclose(found.detach(), check["probabilities"], atol=1e-5)
+    spec = core_ml.utils.load_spec("model.mlpackage")
+    assert [part.name for part in spec.description.output] == ["classLabel", "classLabel_probs"]
+    image = spec.description.input[0].type.imageType
+    assert [1, 3, image.height, image.width] == check["shape"]
+    assert image.colorSpace == image.RGB
+    (block,) = spec.mlProgram.functions["main"].block_specializations.values()
+    (classes,) = block.operations[-1].inputs["classes"].arguments
+    values = classes.value.immediateValue.list.values
+    assert [value.immediateValue.tensor.strings.values[0] for value in values] == NAMES

@@ -34,7 +34,7 @@ def global_max_pool(x: Tensor) -> Tensor:
 
     By ``amax``, torch's compiler divides 0 by 0 in the gradient in bfloat16.
     """
-    return F.max_pool2d(x, x.shape[2:]).flatten(1)
+    return F.max_pool2d(x, x.shape[2:], stride=1).flatten(1)
 
 
 class _Residual(nn.Sequential):
