@@ -51,7 +51,13 @@ def parser() -> CommandParser:
 
 def main(options: Namespace) -> int:
     """Prints the survey and the commands for training; returns 1 if ``fit`` would refuse."""
-    facts = check(options)
+    facts: dict[str, Any] = {"data": options.source, "refusal": None}
+    try:
+        _survey(options, facts)
+    except UserError as error:
+        source = "root" if Path(options.source).is_dir() else "file"
+        is_option = error.option in _OF_DATA and error.option != source
+        facts["refusal"] = f"--{error}" if is_option else error.message
     if options.output is not None:
         Path(options.output).write_text(json.dumps(facts, indent=2) + "\n")
     if "classes" in facts:
@@ -63,18 +69,6 @@ def main(options: Namespace) -> int:
     print(f"\n  fine-tune       {fine_tuning} {facts['flags']}")
     print(f"  from scratch    python -m project.fit {facts['flags']}")
     return 0
-
-
-def check(options: Namespace) -> dict[str, Any]:
-    """Surveys the data; ``refusal`` is None, or why ``fit`` would refuse it."""
-    facts: dict[str, Any] = {"data": options.source, "refusal": None}
-    try:
-        _survey(options, facts)
-    except UserError as error:
-        source = "root" if Path(options.source).is_dir() else "file"
-        is_option = error.option in _OF_DATA and error.option != source
-        facts["refusal"] = f"--{error}" if is_option else error.message
-    return facts
 
 
 def _survey(options: Namespace, facts: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """``python -m project.compare``: finished runs side by side, over seeds."""
 
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -51,10 +50,9 @@ def main(options: Namespace) -> None:
     groups = comparison.groups_of(settings)
     table = comparison.summary(metrics, groups)
     differing = comparison.differing(settings).groupby(groups, sort=False).first()
-    of_split = comparison.readable(table).rename(columns=partial(of_set, options.split))
-    tables = [of_split, differing.T.rename_axis("setting")]
+    tables = [comparison.readable(table), differing.T.rename_axis("setting")]
     if options.format == "csv":
-        tables = [table.rename(columns=partial(of_set, options.split)).join(differing)]
+        tables = [table.join(differing)]
     if options.mcnemar:
         runs = comparison.distinct(options.runs)
         tables.append(comparison.mcnemar(correct_images(runs, options.split)))
@@ -66,11 +64,6 @@ def main(options: Namespace) -> None:
             figure.savefig(options.output, format=Path(options.output).suffix[1:])
         except ValueError as error:  # of a format that is not known
             raise UserError(str(error), "--output") from error
-
-
-def of_set(split: str, column: str) -> str:
-    """Names a metric as Lightning's are, such as ``test/accuracy``."""
-    return column if column == "n" else f"{split}/{column}"
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def images_figure(metrics: pd.DataFrame, images: pd.Series) -> Figure:
     """Draws test accuracy by the number of training images, with 95% intervals."""
     figure = Figure(figsize=(6, 4), layout="constrained", dpi=110)
     axes = figure.add_subplot(xscale="log", xlabel="training images", ylabel="test accuracy")
-    points = metrics["accuracy"].groupby(images.astype(int))
+    points = metrics["test/accuracy"].groupby(images.astype(int))
     means = points.mean()
     axes.plot(means.index, means, "o-")
     total = int(metrics["total"].iloc[0])

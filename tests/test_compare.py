@@ -110,7 +110,7 @@ def test_characters_that_control_a_terminal_are_escaped(runs, workplace, capsys)
 
 
 def test_the_figure_has_the_interval_of_each_run_by_its_own_images():
-    metrics = pd.DataFrame({"accuracy": [0.9, 0.9], "total": [1000, 20]}, index=["a", "b"])
+    metrics = pd.DataFrame({"test/accuracy": [0.9, 0.9], "total": [1000, 20]}, index=["a", "b"])
     axes = comparison.comparison_figure(metrics, pd.Series({"a": "a", "b": "b"})).axes[0]
     lines: Any = axes.collections
     ends = [line.get_segments()[0][:, 0].tolist() for line in lines]

@@ -30,7 +30,7 @@ from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
 from project.analysis.tables import RATES, Metrics, added_metrics, class_rates, escaped
 from project.model import ImageClassifier
 from project.model.formats import ProbabilityNetwork, write_and_compare
-from project.model.networks import TIMM
+from project.model.networks import TIMM, head
 from project.model.normalize import image_shape
 from project.model.timm_config import CROP_MODES
 
@@ -83,6 +83,9 @@ def write_folder(
     for module in filter(is_parametrized, [*network.network.modules()]):  # such as LoRA's
         for name in [*module.parametrizations]:
             remove_parametrizations(module, name)  # of the checkpoint's model, too
+    for layer in head(network.network, len(model.class_names)).values():
+        for weight in layer.parameters():  # logits are linear in these
+            weight.data /= model.about.get("temperature", 1.0)
     twin = timm_twin(network.network, model)
     activation = "softmax" if model.has_one_class else "sigmoid"
     about: dict[str, object] = {"label_names": model.class_names, "activation": activation}

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lightkeeper.images import Preprocessing
-from lightkeeper.images._preprocessing import fit_image
+from lightkeeper.images import Preprocessing, prepare
 from PIL import Image
 from torch import nn
 
@@ -114,7 +113,7 @@ def test_timm_prepares_images_as_evaluation_does(fit, crop, resize):
     for number, size in enumerate([(300, 200), other]):
         image = draw_image(number / 2, seed=number, size=size)
         pixels = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
-        expected = fit_image(pixels, preprocessing).float()
+        expected = prepare(pixels, preprocessing).float()
         seen = transform(image) * torch.tensor(std).view(3, 1, 1)
         seen = 255 * (seen + torch.tensor(mean).view(3, 1, 1))
         assert seen.shape == expected.shape

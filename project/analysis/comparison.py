@@ -5,6 +5,7 @@ Frames have a row for each run, by its folder; runs that differ in their seed al
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from csv import QUOTE_NONE
 from itertools import combinations
 from math import nan
@@ -22,14 +23,14 @@ from scipy import stats
 from project.analysis.tables import wilson_interval
 
 _OF_ONE_RUN = ["seed_everything", "data.seed", "name", "trainer.default_root_dir"]
-_SHARES = ("accuracy", "top5")
+_SHARES = ("val/accuracy", "test/accuracy", "val/top5", "test/top5")
 """Metrics that are shares of the images, shown in percent."""
 
 
 def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Reads the metrics of a set that all runs have, with ``total``, the images; and settings.
 
-    Settings are text, by the names of options; ``images`` are those of training.
+    Metrics have Lightning's names, such as ``test/accuracy``. Settings are text, by the names of options; ``images`` are those of training.
     """
     results = {run: read_metrics(run) for run in distinct(runs)}
     measured = {run: result.get(split) or {} for run, result in results.items()}
@@ -41,8 +42,8 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     settings.columns = settings.columns.str.replace(r"\.(init_args|class_path)\b", "", regex=True)
     settings = settings.T.groupby(level=0).first().T  # an option may be null here, a class there
     settings["images"] = [(run.get("images") or {}).get("train") for run in results.values()]
-    numbers = metrics.select_dtypes("float").assign(total=metrics["total"])
-    return numbers, settings.astype(str).fillna("")
+    numbers = metrics.select_dtypes("float").add_prefix(f"{split}/")
+    return numbers.assign(total=metrics["total"]), settings.astype(str).fillna("")
 
 
 def distinct(runs: Sequence[str]) -> list[str]:
@@ -54,13 +55,11 @@ def distinct(runs: Sequence[str]) -> list[str]:
 
 
 def _read_config(path: Path) -> dict[str, object]:
-    try:
+    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
         if path.is_file():  # reading a named pipe would wait for ever
             config = yaml.safe_load(path.read_text("utf-8"))
             if isinstance(config, dict):
                 return config
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        pass
     raise UserError(f"'{path}' is missing or damaged")
 
 

@@ -96,11 +96,10 @@ class AugmentedDataModule(ImageDataModule):
         if self.crop_padding:
             numbers = uniform(self.seed, epoch, batch.indices, _SHIFT, 2)
             images = shift(images, numbers, self.crop_padding)
-        if self.flip == "alternating":  # section 3.6 of https://arxiv.org/abs/2404.00498
-            mirrored = uniform(self.seed, 0, batch.indices, _FLIP)[:, 0] < 0.5
-            images = flip(images, mirrored if epoch % 2 == 0 else ~mirrored)
-        elif self.flip:
-            images = flip(images, uniform(self.seed, epoch, batch.indices, _FLIP)[:, 0] < 0.5)
+        if self.flip:
+            alternates = self.flip == "alternating"  # section 3.6 of arxiv.org/abs/2404.00498
+            drawn = uniform(self.seed, 0 if alternates else epoch, batch.indices, _FLIP)[:, 0]
+            images = flip(images, (drawn < 0.5) ^ (alternates and epoch % 2 == 1))
         if self.cutout:
             centre = uniform(self.seed, epoch, batch.indices, _CUTOUT, 2)
             images = cutout(images, centre, self.cutout, self.mean_colour(images))

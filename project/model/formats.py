@@ -18,7 +18,6 @@ from torch.export import Dim, ExportedProgram
 from torch.nn.functional import interpolate
 
 from project.model.inference import mean_logits
-from project.model.networks import head
 from project.model.normalize import Normalization, image_shape
 from project.model.resizing import Resizing
 
@@ -44,10 +43,7 @@ class ProbabilityNetwork(nn.Module):
         self.network = (
             deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
         )
-        if temperature := model.about.get("temperature"):  # logits are linear in the head's weights
-            for layer in head(self.network, len(model.class_names)).values():
-                for weight in layer.parameters():
-                    weight.data /= temperature
+        self._temperature = model.about.get("temperature", 1.0)
         self._probabilities = model.probabilities
         self._views = model.test_time_augmentation
         statistics = Normalization(model.preprocessing)
@@ -60,9 +56,8 @@ class ProbabilityNetwork(nn.Module):
         Args:
             images: Photos (N, channels, height, width), or images (N, channels, *crop).
         """
-        probabilities: Tensor = self._probabilities(
-            mean_logits(self._classify, self.resize(images), self._views)
-        )
+        logits = mean_logits(self._classify, self.resize(images), self._views)
+        probabilities: Tensor = self._probabilities(logits / self._temperature)
         return probabilities
 
     def _classify(self, images: Tensor) -> Tensor:

@@ -41,9 +41,8 @@ def build_optimizer(
     for group in optimizer.param_groups:
         if group["lr"] is None or not math.isfinite(group["lr"]):
             raise UserError(f"--model.optimizer.lr must be a finite number, got {group['lr']}")
-    fuse(optimizer)
-    for group in optimizer.param_groups:
         group["lr"] *= group.get(LR_SCALE, 1.0)
+    fuse(optimizer)
     return optimizer
 
 

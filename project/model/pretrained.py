@@ -145,9 +145,9 @@ def _from_timm(arch: str, tag: str) -> Pretrained:
 def start_from(network: nn.Module, arch: str, weights: str, class_names: Sequence[str]) -> None:
     """Copies pretrained weights into a network, and reports what became of the head."""
     pretrained = find_weights(arch, weights)
-    tensors = pretrained.weights()
-    known = pretrained.class_names()
-    text = load_weights(network, tensors, pretrained.source, class_names, known)
+    text = load_weights(
+        network, pretrained.weights(), pretrained.source, class_names, pretrained.class_names()
+    )
     rank_zero_only(note)(f"starting from '{pretrained.source}', {text}")
 
 
