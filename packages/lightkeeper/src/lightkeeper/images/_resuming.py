@@ -1,6 +1,6 @@
 """Checks of what a run resumes from, before Lightning and torch take it over as it is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from copy import copy
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -16,7 +16,7 @@ from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, inside
 from ..exact._upstream import callbacks_of
 from ._checkpoint import damaged
-from ._schema import Rule, require_fit, require_like
+from ._schema import Rule, is_sound, require_fit, require_like
 from ._upstream import logged_values, progress_of
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
@@ -28,7 +28,9 @@ _OF_SCHEDULES = ("last_epoch", "base_lrs", "_last_lr", "_step_count")
 _MISFIT = "does not fit this run"
 
 _Count = Annotated[int, Rule("a whole number from 0", lambda count: count >= 0)]
-_FromZero = Annotated[Tensor, Rule("a number from 0", lambda x: x.numel() == 1 and x >= 0)]
+_FromZero = Annotated[
+    Tensor, Rule("a number from 0", lambda x: is_sound(x) and x.numel() == 1 and x >= 0)
+]
 
 
 class _Facts(TypedDict):
@@ -67,11 +69,10 @@ def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Che
         "averaging_state": {"n_averaged": torch.tensor(0)},
         type(precision).__qualname__: precision.state_dict(),
     }
-    expected = {name: part for name, part in parts.items() if name in checkpoint}
     with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
         require_fit(checkpoint, Restorable)
         progress = progress_of(trainer)
-        require_like(checkpoint, progress | expected)
+        require_like(checkpoint, progress | _common(parts, checkpoint))
         _require_counts(checkpoint, progress)
         with inside("values that were logged"):
             require_fit(logged_values(checkpoint), list[dict[str, dict[str, Tensor]]])
@@ -91,11 +92,17 @@ def _require_counts(value: Any, example: Mapping[str, object]) -> None:
                 require_fit(value[key], _Count)
 
 
-def _require_state_of(callback: Callback, state: object) -> None:
+def _common(example: Mapping[str, object], names: Container[object]) -> dict[str, object]:
+    """Returns the part of an example with these names; another version may save more or fewer."""
+    return {name: value for name, value in example.items() if name in names}
+
+
+def _require_state_of(callback: Callback, state: Any) -> None:
     """Requires a state of Lightning's callbacks; those of others know what they saved."""
     is_theirs = type(callback).load_state_dict.__module__.startswith("lightning.pytorch")
     if is_theirs or isinstance(callback, ModelCheckpoint):
-        require_like(state, callback.state_dict())
+        require_fit(state, dict)
+        require_like(state, _common(callback.state_dict(), state))
     if is_theirs:
         _try_to_load(callback, state)
 
@@ -160,8 +167,7 @@ def _require_schedule(state: dict[str, object], schedule: LRScheduler) -> None:
     Of a class of others, only what all schedules have: it alone knows the rest.
     """
     is_theirs = type(schedule).__module__.startswith(("torch.optim", "lightning.pytorch"))
-    example = schedule.state_dict()
-    names = [name for name in (example if is_theirs else _OF_SCHEDULES) if name in state]
-    require_like(state, {name: example[name] for name in names if name in example})
+    example = _common(schedule.state_dict(), state)
+    require_like(state, example if is_theirs else _common(example, _OF_SCHEDULES))
     if is_theirs:
         _try_to_load(schedule, state)
