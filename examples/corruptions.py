@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import functional as F
 from project.data import ImageDataModule
 from project.model import ImageClassifier
 
-SEVERITIES = {
+SEVERITIES: dict[str, list[float]] = {
     # those of ImageNet-C (Hendrycks and Dietterich, 2019, https://arxiv.org/abs/1903.12261)
     "noise": [0.08, 0.12, 0.18, 0.26, 0.38],  # standard deviations, where white is 1
     "blur": [1, 2, 3, 4, 6],  # standard deviations in pixels

@@ -51,7 +51,7 @@ class SAMClassifier(ImageClassifier):
         scale = self.rho / (get_total_norm(weights.values()) + 1e-12)
         with torch.no_grad():
             for weight, gradient in weights.items():
-                weight += scale * gradient
+                weight.add_(scale * gradient)
 
         def gradient_uphill() -> Any:
             self.is_uphill = True

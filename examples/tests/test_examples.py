@@ -310,9 +310,11 @@ def test_sam_steps_by_the_gradient_uphill_as_a_plain_loop_does(batch):
     }
     model, plain = SAMClassifier(rho=0.5, **options), ImageClassifier(**options).double()
     plain.load_state_dict(model.state_dict())
-    batches = DataLoader([batch[:2]] * 3, batch_size=None)
+    pairs: Any = [batch[:2]] * 3
+    batches: DataLoader[Any] = DataLoader(pairs, batch_size=None)
     quiet_trainer(precision="64-true", max_epochs=1).fit(model, batches)
-    weights, momentum = [*plain.parameters()], [0.0] * len([*plain.parameters()])
+    weights = [*plain.parameters()]
+    momentum = [torch.zeros_like(weight) for weight in weights]
     for _ in range(3):
         start = [weight.detach().clone() for weight in weights]
         first = torch.autograd.grad(plain.loss(plain(batch.images), batch.labels).mean(), weights)

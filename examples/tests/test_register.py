@@ -1,6 +1,7 @@
 """A run is a version of a registered model of MLflow's, which labels images as the checkpoint does."""
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,8 @@ def test_a_registered_run_has_its_metrics_and_files_and_labels_images(tiny_run, 
     mlflow.set_tracking_uri(uri)
     served = mlflow.pyfunc.load_model("models:/flowers@champion")
     model, data = opened(tiny_run)
-    images = data.splits["test"].images[:3]
+    test: Any = data.splits["test"]
+    images = test.images[:3]
     with torch.inference_mode():
         expected = model(images).softmax(1)
     found = served.predict({"images": images.numpy()})["probabilities"]

@@ -29,7 +29,7 @@ def test_an_attack_follows_the_gradient_of_cross_entropy():
     data = NoiseDataModule
     model = ImageClassifier(data.class_names, data.preprocessing, arch=f"{__name__}.Linear").eval()
     batch = data().load()["train"].__getitems__([*range(9)])
-    layer = model.network[1]
+    layer: Any = model.network.get_submodule("1")
     mean, std = (np.reshape(data.preprocessing[name], (3, 1, 1)) for name in ("mean", "std"))
     normalised = (batch.images.numpy() / 255 - mean) / std
     weight, bias = (value.detach().double().numpy() for value in (layer.weight, layer.bias))
