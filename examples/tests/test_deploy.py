@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import onnxruntime
@@ -206,15 +207,15 @@ def test_the_example_converts_for_core_ml_what_computes_the_checks(place, monkey
     core_ml = pytest.importorskip("coremltools", reason="coremltools is not installed")
     monkeypatch.chdir(place)
     call(export, place / "odd.ckpt", "--output=prepared.pt2", "--prepared")
-    convert = core_ml.convert  # on Linux, what it is given can be run, the result not
-    programs: list[torch.export.ExportedProgram] = []
-    monkeypatch.setattr(core_ml, "convert", lambda p, **o: programs.append(p) or convert(p, **o))
+    # on Linux, what the converter is given can be run, the result cannot
+    convert = Mock(wraps=core_ml.convert)
+    monkeypatch.setattr(core_ml, "convert", convert)
     runpy.run_path(str(DEPLOY / "to_coreml.py"))
     about = {"checks": ""}
     torch.export.load("prepared.pt2", extra_files=about)
     for check in json.loads(about["checks"]):
         pixels = np.frombuffer(base64.b64decode(check["pixels"]), np.uint8).reshape(check["shape"])
-        (found,) = programs[0].module()(torch.from_numpy(pixels.astype(np.float32)))
+        (found,) = convert.call_args.args[0].module()(torch.from_numpy(pixels.astype(np.float32)))
         np.testing.assert_allclose(found.detach(), check["probabilities"], atol=1e-5)
     spec = core_ml.utils.load_spec("model.mlpackage")
     assert [part.name for part in spec.description.output] == ["classLabel", "classLabel_probs"]

@@ -194,13 +194,6 @@ class ImageClassifier(LightningModule):
         trainer: Any = self.trainer
         if any(isinstance(part, ModelPruning) for part in trainer.callbacks):  # flattens weights
             self.memory_format = set_memory_format(self.network, torch.contiguous_format)
-        size = getattr(trainer.datamodule, "train_size", None) or self.preprocessing["crop"]
-        has_one_size = getattr(getattr(self.network, "patch_embed", None), "strict_img_size", False)
-        if has_one_size and size != self.preprocessing["crop"]:
-            raise UserError(
-                f"{self.arch} takes images of one size; leave --data.train_size out, or add"
-                " --model.arch_args '{dynamic_img_size: true}'"
-            )
         if prepare := getattr(self.criterion, "prepare", None):
             prepare(trainer.datamodule, self.class_names)
         if self.compile_network:
