@@ -105,7 +105,7 @@ def tour(run: str, test: Evaluation, names: list[str], chosen: Sequence[str]) ->
         draw_curve(curve, curves[f"{split}/accuracy"], colour, label, steps)
     right, total = int(test.correct.sum()), len(test.labels)
     curve.set_title(f"accuracy: {right / total:.1%} of {total} test images", fontsize=20)
-    curve.xaxis.label.set_size(18)
+    curve.xaxis.label.set_fontsize(18)
     curve.tick_params(labelsize=17)
     curve.legend(loc="lower right", fontsize=19)
     curve.grid(alpha=0.3)
