@@ -10,6 +10,7 @@ from lightkeeper.images import prepare
 from scipy.special import expit
 
 from examples.multilabel import MultilabelClassifier
+from examples.tests.test_hub import require_same_in_timm
 from project.model.formats import ProbabilityNetwork, metadata, trace
 from tests.conftest import (
     MULTILABEL,
@@ -23,7 +24,6 @@ from tests.conftest import (
     rows,
     small,
 )
-from tests.test_hub import require_same_in_timm
 
 
 def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path):
