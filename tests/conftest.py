@@ -262,6 +262,15 @@ def quiet_trainer(**options: Any) -> Trainer:
     return Trainer(**{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **quiet, **options})
 
 
+def checkpoint_of(model: ImageClassifier, path: Path) -> Path:
+    """Saves a model that was not trained."""
+    model.trainer = quiet_trainer()
+    model.trainer.strategy.connect(model)
+    model.trainer.callbacks += model.configure_callbacks()  # type: ignore[attr-defined]
+    model.trainer.save_checkpoint(path)
+    return path
+
+
 def flowers(train: int, evaluation: int, batch_size: int, **options: Any) -> Any:
     """Drawn flowers; validation and test have the same number."""
     sizes = {"train_size": train, "val_size": evaluation, "test_size": evaluation, "image_size": 32}

@@ -16,22 +16,13 @@ from examples.lora import LoRAClassifier
 from project.analysis.tables import class_rates
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
-from tests.conftest import call, cases, classifier, draw_image, one_line, quiet_trainer, read_json
+from tests.conftest import call, cases, checkpoint_of, classifier, draw_image, one_line, read_json
 
 timm = pytest.importorskip("timm", reason="timm is an extra")
 to_hub = importlib.import_module("examples.deploy.to_hub")
 FILES = ["README.md", "config.json", "model.safetensors"]
 TINY = {"depth": 1, "embed_dim": 24, "num_heads": 2}
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
-
-
-def checkpoint_of(model: ImageClassifier, path: Path) -> Path:
-    """Saves a model that was not trained."""
-    model.trainer = quiet_trainer()
-    model.trainer.strategy.connect(model)
-    model.trainer.callbacks += model.configure_callbacks()  # type: ignore[attr-defined]
-    model.trainer.save_checkpoint(path)
-    return path
 
 
 @cases(

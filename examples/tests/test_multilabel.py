@@ -11,6 +11,7 @@ from scipy.special import expit
 from tests.test_hub import require_same_in_timm
 
 from examples.multilabel import MultilabelClassifier
+from examples.tests.test_hub import require_same_in_timm
 from project.model.formats import ProbabilityNetwork, metadata, trace
 from tests.conftest import (
     MULTILABEL,

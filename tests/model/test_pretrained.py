@@ -34,6 +34,7 @@ from tests.conftest import (
     SLIM,
     TINY_TRAINER,
     cases,
+    checkpoint_of,
     evaluate,
     fit,
     load,
@@ -41,7 +42,6 @@ from tests.conftest import (
     read_json,
 )
 from tests.model.test_classifier import PREPROCESSING, make_images
-from tests.test_hub import checkpoint_of
 
 ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
 TORCHVISION_VIT = {
