@@ -8,7 +8,6 @@ import torch
 from lightkeeper.exact import UserError
 from lightkeeper.images import prepare
 from scipy.special import expit
-from tests.test_hub import require_same_in_timm
 
 from examples.multilabel import MultilabelClassifier
 from examples.tests.test_hub import require_same_in_timm
