@@ -1,8 +1,8 @@
 """Trains again, and replaces a checkpoint in use unless the new one is worse: ``python scripts/retrain.py SERVED FOLDER NAME OPTIONS``.
 
-``runs/NAME`` is trained on FOLDER with the options of ``project.fit``. Both checkpoints classify its test set, whose images
-``project.evaluate`` refuses if the one in use was trained on them. If the new one classifies fewer correctly, SERVED stays as it is, and
-the exit code is 1.
+``runs/NAME`` is trained on FOLDER with the options of ``project.fit``. Both checkpoints classify its validation set, as a test set
+that chooses measures nothing any more; ``project.evaluate`` refuses images that the one in use was trained on. If the new one classifies
+fewer correctly, SERVED stays as it is, and the exit code is 1.
 """
 
 import csv
@@ -23,9 +23,9 @@ def run(module: str, *options: str | Path) -> None:
 
 
 def correct_images(checkpoint: Path, folder: str, output: Path) -> dict[str, bool]:
-    """Says of each test image of a folder, by its path, if a checkpoint classifies it correctly."""
+    """Says of each validation image of a folder, by its path, if a checkpoint classifies it correctly."""
     files = [f"--output={output.with_suffix('.json')}", f"--output_predictions={output}"]
-    run("project.evaluate", checkpoint, f"--data={folder}", *files)
+    run("project.evaluate", checkpoint, "--split=val", f"--data={folder}", *files)
     with open(output, newline="", encoding="utf-8") as file:
         return {row["path"]: row["correct"] == "true" for row in csv.DictReader(file)}
 
@@ -39,7 +39,9 @@ def main(served: Path, folder: str, name: str, options: list[str]) -> int:
         before = correct_images(served, folder, new.path / "served.csv")
         after = correct_images(new.best, folder, new.path / "new.csv")
         if before.keys() != after.keys():
-            raise UserError("the two have different test images, by other options of their data")
+            raise UserError(
+                "the two have different validation images, by other options of their data"
+            )
         rows = {"served": [*before.values()], "new": [after[path] for path in before]}
         print(formatted(mcnemar(rows), "text"))
         if sum(rows["new"]) < sum(rows["served"]):

@@ -21,7 +21,7 @@ from tests.conftest import (
 
 OPTIONS = [
     *("--data.image_size=16", "--data.num_workers=0", "--data.batch_size=8"),
-    *("--data.test_fraction=0.3", *TINY_TRAINER, *QUIET, *SLIM, *FAST),
+    *("--data.val_fraction=0.3", *TINY_TRAINER, *QUIET, *SLIM, *FAST),
 ]
 SERVED = Path("served.ckpt")
 
@@ -49,19 +49,21 @@ def replaced_by(workplace, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_new_checkpoint_is_used_unless_it_is_worse_on_the_same_test_images(replaced_by, capsys):
+def test_a_new_checkpoint_is_used_unless_it_is_worse_on_the_same_validation_images(
+    replaced_by, capsys
+):
     assert replaced_by("first", "--trainer.max_epochs=3")
     assert replaced_by("second", "--trainer.max_epochs=3")  # as good
     capsys.readouterr()
     assert not replaced_by("untrained", "--model.optimizer.lr=0")
     said = capsys.readouterr().out
     (counts,) = re.findall(r"^ *served +new +(\d+) +(\d+) +(\S+)$", said, re.M)
-    tests = [rows(Path("runs/untrained", f"{which}.csv")) for which in ("served", "new")]
-    before, after = ({row["path"]: row["correct"] for row in test} for test in tests)
+    files = [rows(Path("runs/untrained", f"{which}.csv")) for which in ("served", "new")]
+    before, after = ({row["path"]: row["correct"] for row in file} for file in files)
     changed = [before[path] for path in before if before[path] != after[path]]
     assert [*map(int, counts[:2])] == [changed.count("true"), changed.count("false")]
     expected = binomtest(changed.count("true"), len(changed)).pvalue
     assert float(counts[2]) == pytest.approx(expected, rel=1e-3)
     assert "served.ckpt stays: runs/untrained/checkpoints/best.ckpt is worse" in said
     other = ("other", "--data.split_seed=7", "--trainer.max_steps=1")
-    assert "different test images" in one_line(lambda: replaced_by(*other), capsys)
+    assert "different validation images" in one_line(lambda: replaced_by(*other), capsys)
