@@ -167,3 +167,23 @@ def test_rows_of_before_are_kept_where_a_state_is_loaded_before_there_is_a_write
     again.log_metrics({"loss": 3.0}, 1)
     again.save()
     assert (tmp_path / "metrics.csv").read_text().split() == ["loss,step", "1.0,0", "3.0,1"]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory .* exists and is not empty")
+def test_rows_of_before_outlive_a_process_that_ends_before_it_has_restored_them(tmp_path, capsys):
+    before = ResumingCSVLogger(tmp_path, "", "")
+    before.log_metrics({"loss": 1.0}, 0)
+    state = before.state_dict()
+    for _ in range(2):  # weights of another shape, or a kill
+        _ = ResumingCSVLogger(tmp_path, "", "").experiment
+    ResumingCSVLogger(tmp_path, "", "").load_state_dict(state)
+    assert (tmp_path / "metrics.csv").read_text().split() == ["loss,step", "1.0,0"]
+    ResumingCSVLogger(tmp_path, "", "").load_state_dict({})  # begins anew
+    anew = ResumingCSVLogger(tmp_path, "", "")
+    anew.load_state_dict({})
+    anew.log_metrics({"loss": 4.0}, 0)
+    anew.save()
+    assert (tmp_path / "metrics.csv").read_text().split() == ["loss,step", "4.0,0"]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+    assert "is lost" not in capsys.readouterr().err

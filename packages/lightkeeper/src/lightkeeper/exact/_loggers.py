@@ -13,6 +13,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from ._errors import note
+from ._files import write_text
 from ._upstream import is_accumulating
 
 State = dict[str, Any]
@@ -112,11 +113,18 @@ class ResumingCSVLogger(CSVLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The writer, which removes the file that it finds."""
+        """The writer, which removes the file that it finds; that waits aside until it is restored."""
         if self._earlier is None:
             path = Path(self.log_dir, "metrics.csv")
-            self._earlier = path.read_text() if path.exists() else ""
+            # it is there if an earlier process ended before it had restored the rows
+            if path.exists() and not self._aside.exists():
+                path.replace(self._aside)
+            self._earlier = self._aside.read_text() if self._aside.exists() else ""
         return super().experiment
+
+    @property
+    def _aside(self) -> Path:
+        return Path(self.log_dir, ".metrics.before.csv")
 
     def state_dict(self) -> State:
         """Returns the names of the columns and the number of rows, once they are written."""
@@ -127,16 +135,23 @@ class ResumingCSVLogger(CSVLogger):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Writes the rows of before; says what is lost."""
-        if not state_dict:
-            return
-        columns = state_dict["columns"]
-        writer = self.experiment
-        rows = [*csv.DictReader(io.StringIO(self._earlier or ""))][: state_dict["rows"]]
-        if len(rows) < state_dict["rows"]:
-            note(f"'{writer.metrics_file_path}' is lost or cut, and with it rows of before")
-        writer.metrics_keys = list(columns)
-        writer.metrics = [{name: row.get(name) for name in columns} for row in rows]
-        self.save()
+        if state_dict:
+            self._restore(state_dict["columns"], state_dict["rows"])
+        else:
+            self._earlier = ""
+        self._aside.unlink(missing_ok=True)
+
+    def _restore(self, columns: list[str], rows: int) -> None:
+        path = self.experiment.metrics_file_path
+        earlier = [*csv.DictReader(io.StringIO(self._earlier or ""))][:rows]
+        if len(earlier) < rows:
+            note(f"'{path}' is lost or cut, and with it rows of before")
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(earlier)
+        write_text(path, text.getvalue())
+        self.experiment.metrics_keys = list(columns)
 
 
 def logging_interval(trainer: Trainer) -> int:
