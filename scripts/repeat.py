@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from lightkeeper.cli import run_apart, run_command
 from matplotlib import style
@@ -50,7 +51,7 @@ def images_figure(metrics: pd.DataFrame, images: pd.Series) -> Figure:
     axes.plot(means.index, means, "o-")
     total = int(metrics["total"].iloc[0])
     for count, values in points:
-        axes.vlines(count, *interval([*values], total))
+        axes.vlines(count, *np.clip(interval([*values], total), 0, 1))
     axes.set_xticks(means.index, [f"{count:,}" for count in means.index])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(PercentFormatter(1))

@@ -190,7 +190,8 @@ def load_weights(
         for name, value in state.items()
         if name in new or (name.endswith("num_batches_tracked") and name not in weights)
     }
-    if not all(value.isfinite().all() for value in weights.values()):
+    # torch has no isfinite for numbers of 8 bits
+    if not all(value.double().isfinite().all() for value in weights.values()):
         raise UserError(f"--model.weights: '{source}' has values that are not finite")
     state.clear()
     state.update(weights | zeros)

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,21 @@ CALLS = {
 }
 
 
+def zipped(name: str, content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        parts = {name: content, "version": b"3\n", "byteorder": b"little", "data/0": bytes(4)}
+        for part, value in parts.items():
+            archive.writestr(f"archive/{part}", value)
+    return file.getvalue()
+
+
 def write(path: Path, body: bytes, kind: str) -> Path:
     """Writes a file of torch's whose content is a pickle, new or old."""
     content = b"\x80\2" + body + b"."
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            parts = {"data.pkl": content, "version": b"3\n", "byteorder": b"little"}
-            for name, part in {**parts, "data/0": bytes(4)}.items():
-                archive.writestr(f"archive/{name}", part)
+    if kind != "old":
+        name = "DATA.PKL" if kind == "capitals" else "data.pkl"
+        path.write_bytes(zipped(name, content))
     else:
         old = io.BytesIO()
         torch.save({}, old, _use_new_zipfile_serialization=False)
@@ -53,7 +61,7 @@ def write(path: Path, body: bytes, kind: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["zip", "old"])
+@pytest.mark.parametrize("kind", ["zip", "capitals", "old"])
 @pytest.mark.parametrize("read", [read_checkpoint, read_weights])
 @cases("why", *CALLS)
 def test_a_short_pickle_that_would_make_much_is_refused_before_it_is_loaded(
@@ -63,6 +71,28 @@ def test_a_short_pickle_that_would_make_much_is_refused_before_it_is_loaded(
     assert path.stat().st_size < 3000
     with pytest.raises(UserError, match=rf"small\.ckpt' .* cannot be read safely: {why}$"):
         read(path)
+
+
+def test_a_file_of_which_torch_and_python_see_other_parts_is_refused(tmp_path):
+    (content,) = (body for why, body in CALLS.items() if "bytearray" in why)
+    content = b"\x80\2" + content + b"."
+    bad, good = (zipped("data.pkl", text.ljust(len(content))) for text in (content, b"\x80\2}."))
+    start, end = (len(bad) - 22 - size for size in (directory_size(bad), 0))
+    # Python moves places by what stands between the directory and where it is said to be
+    path = tmp_path / "two.ckpt"
+    path.write_bytes(bad[:end] + good)
+    with open(path, "r+b") as file:
+        file.seek(-6, io.SEEK_END)
+        file.write(struct.pack("<I", start))
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read("archive/data.pkl").strip() == b"\x80\2}."
+    with pytest.raises(UserError, match="its directory is not at its end"):
+        read_file(path)
+
+
+def directory_size(archive: bytes) -> int:
+    size: int = struct.unpack("<I", archive[-10:-6])[0]
+    return size
 
 
 def shared() -> Any:

@@ -231,6 +231,13 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
         "optimizer_states.0.param_groups.0 has other parameters",
         lambda content: content["optimizer_states"][0]["param_groups"][0]["params"].reverse(),
     ),
+    ("lr_schedulers must be", lambda content: content["lr_schedulers"].append({})),
+    (
+        "best_model_score is missing",
+        lambda content: next(
+            state for name, state in content["callbacks"].items() if "BestCheckpoint" in name
+        ).clear(),
+    ),
     (
         "size mismatch for network.fc.bias",
         lambda content: content["state_dict"].update({"network.fc.bias": torch.zeros(2)}),

@@ -5,7 +5,9 @@ arguments, gets the hash of any tuple and inflates what is compressed, so a shor
 the memory or take for ever.
 """
 
+import os
 import re
+import struct
 import warnings
 import zipfile
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ from torch import Tensor
 from ._errors import UserError, first_sentence
 
 _ZIP = b"PK\3\4"  # by which torch tells its files from older ones
+_ENDS = 98  # bytes of the records at the end of a zip file of 64 bits
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
 _OLD_PICKLES = 5  # three of the format, the content, and keys
 _LARGEST = 10**6  # values in a tuple and in the tuples in it, each as often as it occurs
@@ -77,6 +80,7 @@ def _require_modest(path: str | Path) -> None:
                 if file.peek(1):  # torch says what is wrong with a shorter one
                     _require_modest_pickle(file)
             return
+        _require_one_directory(file)
         with zipfile.ZipFile(file) as archive:
             parts = archive.infolist()
             if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
@@ -86,9 +90,28 @@ def _require_modest(path: str | Path) -> None:
             if damaged := archive.testzip():
                 raise ValueError(f"the checksum of {damaged} is wrong")
             for part in parts:
-                if part.filename.endswith("data.pkl"):
+                if part.filename.lower().endswith("data.pkl"):  # torch ignores case
                     with archive.open(part) as pickle:
                         _require_modest_pickle(pickle)
+
+
+def _require_one_directory(file: IO[bytes]) -> None:
+    """Requires a zip file whose directory ends where its last record begins, as torch writes it.
+
+    torch goes to the place that the record says, and Python to what stands before the record.
+    """
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - _ENDS))
+    tail = file.read().rjust(_ENDS, b"\0")
+    size, start = struct.unpack("<II", tail[-10:-2])
+    records = 22
+    if tail[-42:-38] == b"PK\6\7":  # sizes of 64 bits
+        size, start = struct.unpack("<QQ", tail[40:56])
+        records = _ENDS
+        if struct.unpack("<Q", tail[-34:-26]) != (end - records,):
+            raise ValueError("its last record is elsewhere")
+    if tail[-22:-18] != b"PK\5\6" or start + size + records != end:
+        raise ValueError("its directory is not at its end")
 
 
 def _require_modest_pickle(pickle: IO[bytes]) -> None:

@@ -39,6 +39,13 @@ class _Facts(TypedDict):
     processes: int
 
 
+class _Kept(TypedDict):
+    """What a ModelCheckpoint compares with, without which it would replace the best file."""
+
+    best_model_score: object
+    best_model_path: str
+
+
 class Restorable(TypedDict):
     """The types of what a trainer restores."""
 
@@ -101,7 +108,7 @@ def _require_state_of(callback: Callback, state: Any) -> None:
     """Requires a state of Lightning's callbacks; those of others know what they saved."""
     is_theirs = type(callback).load_state_dict.__module__.startswith("lightning.pytorch")
     if is_theirs or isinstance(callback, ModelCheckpoint):
-        require_fit(state, dict)
+        require_fit(state, _Kept if isinstance(callback, ModelCheckpoint) else dict)
         require_like(state, _common(callback.state_dict(), state))
     if is_theirs:
         _try_to_load(callback, state)
@@ -123,10 +130,11 @@ def require_optimizers(trainer: Trainer, states: Sequence[Any], schedules: Seque
         for place, optimizer in enumerate(trainer.optimizers):
             with inside("optimizer_states", place):
                 _require_optimizer(states[place], optimizer)
-        pairs = zip(schedules, trainer.lr_scheduler_configs, strict=False)
-        for place, (state, config) in enumerate(pairs):
+        if len(schedules) != len(trainer.lr_scheduler_configs):
+            raise MisfitError(f"must be {len(trainer.lr_scheduler_configs)}", "lr_schedulers")
+        for place, config in enumerate(trainer.lr_scheduler_configs):
             with inside("lr_schedulers", place):
-                _require_schedule(state, config.scheduler)
+                _require_schedule(schedules[place], config.scheduler)
 
 
 def _require_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
