@@ -18,7 +18,7 @@ def parser() -> CommandParser:
     """Returns the parser of the options."""
     parser = CommandParser(prog="python -m examples.fgsm", description="Attacks a checkpoint.")
     parser.add_argument("checkpoint", type=str, help="The checkpoint.")
-    epsilons = "How far each value of a pixel moves, in 255ths."
+    epsilons = "How far each value of a pixel moves, of 255."
     parser.add_argument(
         "--epsilons", type=list[NonNegativeInt], default=[0, 1, 2, 4, 8], help=epsilons
     )
