@@ -30,7 +30,8 @@ _SHARES = ("val/accuracy", "test/accuracy", "val/top5", "test/top5")
 def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Reads the metrics of a set that all runs have, with ``total``, the images; and settings.
 
-    Metrics have Lightning's names, such as ``test/accuracy``. Settings are text, by the names of options; ``images`` are those of training.
+    Metrics have Lightning's names, such as ``test/accuracy``. Settings are text, by the names of
+    options; ``images`` are those of training.
     """
     results = {run: read_metrics(run) for run in distinct(runs)}
     measured = {run: result.get(split) or {} for run, result in results.items()}

@@ -29,7 +29,8 @@ TRACEBACK = "LIGHTKEEPER_TRACEBACK"
 """The variable that shows the traceback of user errors, too."""
 
 NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
-NO_FILES = "too many open files; raise the limit (ulimit -n), or use fewer workers (num_workers)"
+_FEWER = "raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)"
+NO_FILES = f"too many open files; {_FEWER}"
 _KNOWN = {
     "DefaultCPUAllocator: ": NO_MEMORY,
     "Too many open files. Comm": NO_FILES,  # torch hides the system's error
@@ -55,10 +56,7 @@ _SYSTEM = {
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM, errno.EPIPE, errno.ENAMETOOLONG, errno.ENOTDIR), ""
     ),
-    **dict.fromkeys(
-        (errno.EMFILE, errno.ENFILE, errno.EAGAIN),
-        "; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)",
-    ),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.EAGAIN), f"; {_FEWER}"),
 }
 """Errors of the system, by their number, and advice.
 
