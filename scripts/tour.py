@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from project.analysis.calibration import reliability, reliability_figure
-from project.analysis.evaluation import Evaluation, evaluate_split
+from project.analysis.evaluation import Evaluation, confused_pairs, evaluate_split
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import (
     confusion_figure,
@@ -62,8 +62,7 @@ def confusions(test: Evaluation, names: list[str]) -> Tensor:
 
 def confused(test: Evaluation, names: list[str]) -> tuple[str, list[int]]:
     """The pair of classes that is confused most often, and its mistakes, the surest first."""
-    counts = confusions(test, names).fill_diagonal_(0)
-    truth, said = divmod(int(counts.argmax()), len(names))
+    (((truth, said), _),) = confused_pairs(test).most_common(1) or [((0, 0), 0)]
     mistakes = [
         index
         for index in test.confident(correct=False, count=len(test.labels))

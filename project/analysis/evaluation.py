@@ -1,6 +1,6 @@
 """A split's predictions, metrics and intervals, as plots and tables need them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +98,15 @@ def bootstrap_intervals(test: Evaluation, groups: Tensor) -> dict[str, list[floa
             auroc = binary_auroc(test.probabilities[rows, 1], test.labels[rows])
             values["auroc"].append(float(auroc))
     return {name: np.quantile(row, [0.025, 0.975]).tolist() for name, row in values.items()}
+
+
+def confused_pairs(test: Evaluation) -> Counter[tuple[int, int]]:
+    """Counts images by their class and the other one that was predicted."""
+    return Counter(
+        (true, predicted)
+        for true, predicted in zip(test.labels.tolist(), test.predicted.tolist(), strict=True)
+        if true not in (-1, predicted)
+    )
 
 
 def correct_images(runs: Sequence[str], split: str) -> dict[str, list[bool]]:

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,12 @@ from torchmetrics.functional.classification import binary_auroc
 from torchvision.transforms.v2.functional import resize
 
 from project.analysis.calibration import abstention_figure, reliability, reliability_figure
-from project.analysis.evaluation import Evaluation, bootstrap_intervals, groups_of
+from project.analysis.evaluation import (
+    Evaluation,
+    bootstrap_intervals,
+    confused_pairs,
+    groups_of,
+)
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import (
     PANELS,
@@ -139,13 +143,8 @@ def _of_one_class(model: ImageClassifier, test: Evaluation, groups: Tensor) -> d
     names = model.class_names
     labels = test.labels
     known = test.known
-    pairs = Counter(
-        (true, predicted)
-        for true, predicted in zip(labels.tolist(), test.predicted.tolist(), strict=True)
-        if true not in (-1, predicted)
-    )
     confused = []
-    for (true, predicted), count in pairs.most_common(_MOST_PAIRS):
+    for (true, predicted), count in confused_pairs(test).most_common(_MOST_PAIRS):
         rows = ((labels == true) & (test.predicted == predicted)).nonzero().flatten()
         surest = rows[test.confidence[rows].argsort(descending=True)][:4].tolist()
         confused.append(
