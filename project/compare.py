@@ -46,7 +46,8 @@ def main(options: Namespace) -> None:
     from project.analysis.evaluation import correct_images
     from project.analysis.tables import escaped
 
-    metrics, settings = comparison.read_runs(options.runs, options.split)
+    runs = comparison.finished(options.runs)
+    metrics, settings = comparison.read_runs(runs, options.split)
     groups = comparison.groups_of(settings)
     table = comparison.summary(metrics, groups)
     differing = comparison.differing(settings).groupby(groups, sort=False).first()
@@ -54,7 +55,6 @@ def main(options: Namespace) -> None:
     if options.format == "csv":
         tables = [table.join(differing)]
     if options.mcnemar:
-        runs = comparison.distinct(options.runs)
         tables.append(comparison.mcnemar(correct_images(runs, options.split)))
     text = "\n".join(comparison.formatted(part, options.format) for part in tables if part.size)
     print(escaped(text))

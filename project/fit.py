@@ -82,13 +82,11 @@ class FitCLI(ProjectCLI, FitCommand):
 
     def show_results(self, metrics: dict[str, Any]) -> None:
         """Prints the final metrics, the best checkpoint, and what to do next."""
-        # other commands must import classes of your own
+        # other commands must import classes of your own, unless the checkpoint names one of ours
         built_in = [ImageClassifier, *vars(data_modules).values()]
-        modules = {
-            type(part).__module__
-            for part in (self.model, self.datamodule)
-            if type(part) not in built_in
-        }
+        opens = self.model.about.get("model") == ImageClassifier.__name__
+        classes = [type(self.datamodule), ImageClassifier if opens else type(self.model)]
+        modules = {cls.__module__ for cls in classes if cls not in built_in}
         if is_path(self.model.arch):
             modules.add(self.model.arch.rpartition(".")[0])
         names = ",".join(sorted(modules))

@@ -25,7 +25,7 @@ def place(workplace) -> Path:
 
 
 def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_image_is_read_once(
-    place,
+    place, capsys
 ):
     small(*HEAD, "--name=each_time", data=FOLDER)
     with patch.object(
@@ -34,6 +34,7 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
         cli = small(*CACHED, "--name=once", data=FOLDER)
     read = sum(len(keys) for (_, keys), _ in reading.call_args_list)
     assert read == sum(len(data) for data in cli.datamodule.splits.values()) == 48
+    assert "--import" not in capsys.readouterr().out  # as an ImageClassifier opens it
     paths = [Path("runs") / name for name in ("each_time", "once")]
     each_time, once = (load(path / "checkpoints" / "best.ckpt")["state_dict"] for path in paths)
     checkpoint = load(paths[1] / "checkpoints" / "best.ckpt")

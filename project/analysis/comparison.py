@@ -16,7 +16,7 @@ from typing import Literal
 import pandas as pd
 import yaml
 from lightkeeper.cli import read_metrics
-from lightkeeper.exact import UserError
+from lightkeeper.exact import UserError, note
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -33,7 +33,7 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     Metrics have Lightning's names, such as ``test/accuracy``. Settings are text, by the names of
     options; ``images`` are those of training.
     """
-    results = {run: read_metrics(run) for run in distinct(runs)}
+    results = {run: read_metrics(run) for run in runs}
     measured = {run: result.get(split) or {} for run, result in results.items()}
     metrics = pd.DataFrame.from_dict(measured, orient="index").dropna(axis="columns")
     if "total" not in metrics:
@@ -47,12 +47,20 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     return numbers.assign(total=metrics["total"]), settings.astype(str).fillna("")
 
 
-def distinct(runs: Sequence[str]) -> list[str]:
-    """Returns each folder once, by the name that comes first."""
-    names: dict[str, str] = {}
-    for run in runs:
-        names.setdefault(os.path.realpath(run), run)
-    return list(names.values())
+def finished(paths: Sequence[str]) -> list[str]:
+    """Returns each run once, by the name that comes first; notes folders that are no finished runs."""
+    runs: dict[str, str] = {}
+    for path in paths:
+        runs.setdefault(os.path.realpath(path), path)
+    others = [run for run in runs.values() if Path(run).is_dir() and not _has_metrics(run)]
+    kept = [run for run in runs.values() if run not in others]
+    if kept and others:
+        note(f"left out, as they have no metrics.json: {', '.join(others)}")
+    return kept or others  # reading these says what is wrong
+
+
+def _has_metrics(run: str) -> bool:
+    return Path(run, "metrics.json").exists()
 
 
 def _read_config(path: Path) -> dict[str, object]:

@@ -71,6 +71,13 @@ def test_each_public_name_is_documented_and_its_example_runs(part):
     assert results.attempted > results.failed == 0
 
 
+@pytest.mark.parametrize("part", FACES)
+def test_a_star_takes_and_tab_completion_lists_the_public_names(part):
+    taken: dict[str, Any] = {}
+    exec(f"from lightkeeper.{part} import *", taken)
+    assert {*taken} - {"__builtins__"} == {*FACES[part]._MODULES} == {*dir(FACES[part])}
+
+
 def test_there_are_few_public_names():
     assert sum(len(face._MODULES) for face in FACES.values()) <= 40
 

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """Returns a package's ``__getattr__`` (PEP 562).
+def lazy_names(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Returns a package's ``__getattr__`` and ``__dir__`` (PEP 562), and its ``__all__``.
 
     Args:
         package: The package's name.
@@ -17,4 +19,5 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], obje
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{modules[name]}"), name)
 
-    return get
+    names = sorted(modules)
+    return get, lambda: names, names

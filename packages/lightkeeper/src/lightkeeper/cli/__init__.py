@@ -57,4 +57,4 @@ _MODULES = {
     "label_files": "_predict",
 }
 
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _MODULES)

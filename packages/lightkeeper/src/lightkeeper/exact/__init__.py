@@ -51,4 +51,4 @@ _MODULES = {
     "uniform": "_randomness",
 }
 
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _MODULES)

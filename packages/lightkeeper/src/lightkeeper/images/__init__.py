@@ -97,4 +97,4 @@ _MODULES = {
     "allow_module": "_settings",
 }
 
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _MODULES)
