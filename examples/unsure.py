@@ -30,10 +30,10 @@ def parser() -> CommandParser:
 
 
 def main(options: Namespace) -> None:
-    """Prints a row for each image: path, label and confidence, the least sure first."""
+    """Prints a row for each image: path, label and confidence or energy, the least sure first."""
     from torchvision.datasets.folder import IMG_EXTENSIONS  # here: --help need not import torch
 
-    from examples.recipes.energy import file_logits, log_sums
+    from examples.recipes.energy import energy, file_logits
     from project.model import ImageClassifier
 
     files = sorted(options.folder.rglob("*"))
@@ -45,8 +45,9 @@ def main(options: Namespace) -> None:
     probabilities = model.probabilities(logits)
     best = model.predicted(probabilities) if model.has_one_class else probabilities.argmax(1)
     confidence = probabilities.gather(1, best[:, None])[:, 0]
-    scores = log_sums(logits) if options.by == "energy" else confidence
-    unsure = scores.argsort(stable=True)[: options.count].tolist()
+    by_energy = options.by == "energy"
+    scores = energy(logits) if by_energy else confidence
+    unsure = scores.argsort(stable=True, descending=by_energy)[: options.count].tolist()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["path", "label", options.by])
     writer.writerows([paths[i], model.label_names(best[i]), f"{scores[i]:.4f}"] for i in unsure)

@@ -65,8 +65,9 @@ def main(options: Namespace) -> int:
     if facts["refusal"] is not None:
         note(f"error: {facts['refusal']}")
         return 1
-    fine_tuning = "python -m project.fit --config configs/finetune.yaml"
-    print(f"\n  fine-tune       {fine_tuning} {facts['flags']}")
+    fine_tuning = "python -m project.fit --config configs/finetune"
+    print(f"\n  the last layer  {fine_tuning}_head.yaml {facts['flags']}")
+    print(f"  fine-tune       {fine_tuning}.yaml {facts['flags']}")
     print(f"  from scratch    python -m project.fit {facts['flags']}")
     return 0
 

@@ -22,10 +22,10 @@ def file_logits(model: ImageClassifier, paths: Sequence[Path]) -> Tensor:
     return torch.cat(logits)
 
 
-def log_sums(logits: Tensor) -> Tensor:
-    """Returns each image's negative energy, (N,), which is low if it resembles no class.
+def energy(logits: Tensor) -> Tensor:
+    """Returns each image's energy, (N,), which is high if it resembles no class.
 
-    The logarithm of the sum of the exponentials of its logits: Liu et al., 2020,
+    Minus the logarithm of the sum of the exponentials of its logits: Liu et al., 2020,
     https://arxiv.org/abs/2010.03759, section 3.1.
     """
-    return logits.logsumexp(1)
+    return -logits.logsumexp(1)

@@ -205,9 +205,9 @@ def test_the_command_of_ones_own_lists_the_least_confident_images_first(
     model = ImageClassifier.load_from_checkpoint(best).eval()
     images = torch.stack([prepare(row["path"], model.preprocessing) for row in listed])
     with torch.inference_mode():
-        energy = model(images).exp().sum(1).log().tolist()
+        energy = model(images).exp().sum(1).log().neg().tolist()
     assert [float(row["energy"]) for row in listed] == pytest.approx(energy, abs=1e-3)
-    assert energy == sorted(energy)
+    assert energy == sorted(energy, reverse=True)
     Path("none").mkdir()
     assert "folder: there are no images" in one_line(lambda: call(unsure, best, "none"), capsys)
 
