@@ -18,10 +18,7 @@ class Photos(CalibrationDataReader):
     """Feeds the photos to the calibration, one at a time."""
 
     def __init__(self, about):
-        images = (
-            prepare(open_photo(path.read_bytes()), about)[None]
-            for path in Path("photos").glob("*.jpg")
-        )
+        images = (prepare(open_photo(path.read_bytes()), about)[None] for path in photos)
         self.inputs = ({"images": image} for image in images)
 
     def get_next(self):
@@ -29,6 +26,9 @@ class Photos(CalibrationDataReader):
         return next(self.inputs, None)
 
 
+photos = sorted(Path("photos").glob("*.jpg"))
+if not photos:
+    raise SystemExit("error: photos/ has no .jpg file to calibrate on")
 about = onnxruntime.InferenceSession("prepared.onnx").get_modelmeta().custom_metadata_map
 quant_pre_process(
     "prepared.onnx", "small.onnx", skip_symbolic_shape=True
