@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from ._errors import UserError, listed, note
+from ._errors import UserError, listed, note, require
 from ._files import whole_file
 from ._plain import MisfitError, plain, split_plain
 from ._reading import read_file
@@ -31,6 +31,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
+        require("://" not in str(folder), "folder", folder, "a folder of this machine")
         self._folder = Path(folder).resolve()
         self._written: set[Path] = set()
 
@@ -42,8 +43,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         Hyperparameters that a file cannot hold, such as a network, are left out, with a note.
 
         Raises:
-            TypeError: Something else is neither a number, text, a tensor, a list nor a dict.
+            TypeError: Something else is neither a number, text, a tensor, a list nor a dict, or
+                there are ``storage_options``, which Lightning's refuses as well.
+            UserError: The path is an address.
         """
+        require("://" not in str(path), "path", path, "a file of this machine")
+        if storage_options is not None:
+            raise TypeError("files of this machine take no storage_options")
         self._leave_out_options(checkpoint)
         try:
             checkpoint = plain(checkpoint)
@@ -79,8 +85,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def remove_checkpoint(self, path: str | Path) -> None:
         """Removes a checkpoint of the run; does nothing if the path leads elsewhere."""
         target = Path(path).resolve()
-        is_ours = target.is_relative_to(self._folder) or target in self._written
-        if is_ours and target.suffix == ".ckpt" and target.is_file():
+        is_of_run = target.is_relative_to(self._folder) and target.suffix == ".ckpt"
+        if (is_of_run or target in self._written) and target.is_file():
             Path(path).unlink()
 
 
