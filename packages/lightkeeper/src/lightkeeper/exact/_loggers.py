@@ -163,9 +163,11 @@ def logging_interval(trainer: Trainer) -> int:
 def is_logged(trainer: Trainer) -> bool:
     """Returns True if the current batch concludes a step after which training is logged.
 
-    That is every ``log_every_n_steps``, or the last step of each epoch that has fewer.
+    That is every ``log_every_n_steps``, or the last step of each epoch that has fewer, or whose
+    length is not known.
     """
     every = logging_interval(trainer)
     if every == 0 or is_accumulating(trainer):
         return False
-    return trainer.global_step % every == 0 or trainer.should_stop
+    is_end = math.isinf(trainer.num_training_batches) and trainer.is_last_batch
+    return trainer.global_step % every == 0 or trainer.should_stop or is_end
