@@ -132,8 +132,9 @@ def _described(content: object) -> object:
         return content
     if not isinstance(options := content.get(OPTIONS), dict):
         return content
+    said = {**options, **content}  # before 0.5, the model was an option
     known = ("model", "class_names", "preprocessing")
-    about = {name: options[name] for name in known if name in options}
+    about = {name: said[name] for name in known if name in said}
     about |= {"arch": options.get("arch") or "", "arch_args": options.get("arch_args") or {}}
     about |= {"epoch": content.get("epoch", 0), "step": content.get("global_step", 0)}
     return {**content, ABOUT: {**about, "data": None, "metrics": {}}}
