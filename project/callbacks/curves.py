@@ -25,8 +25,7 @@ class ImagesPerSecond(Callback):
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Prints the settings that decide the speed, once Lightning has chosen them."""
         data = trainer.datamodule  # type: ignore[attr-defined]
-        is_ours = isinstance(data, ImageDataModule)
-        if stage != "fit" or not is_ours or not trainer.is_global_zero:
+        if stage != "fit" or not (trainer.is_global_zero and isinstance(data, ImageDataModule)):
             return
         layout = str(pl_module.memory_format).removeprefix("torch.")
         compiled = "compiled" if pl_module.compile_network else "not compiled"

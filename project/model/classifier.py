@@ -413,8 +413,8 @@ class ImageClassifier(LightningModule):
     def train(self, mode: bool = True) -> Self:
         """Switches between training and evaluation mode; frozen layers stay in evaluation mode."""
         super().train(mode)
-        is_frozen = not all(parameter.requires_grad for parameter in self.network.parameters())
-        if mode and self.frozen is not None and is_frozen:  # until it is unfrozen
+        # unless all has been unfrozen
+        if mode and self.frozen is not None and not all(x.requires_grad for x in self.parameters()):
             set_frozen_to_eval(self.network, self.frozen, len(self.class_names))
         return self
 

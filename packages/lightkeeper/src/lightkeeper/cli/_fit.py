@@ -201,8 +201,8 @@ class FitCommand(Command):
     def _fit(self) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         # as Lightning chooses the processes
-        is_first = trainer.local_rank == 0 if data.prepare_data_per_node else trainer.is_global_zero
-        if is_first:  # before the run's folder exists: a failed download leaves none
+        if trainer.is_global_zero or (data.prepare_data_per_node and trainer.local_rank == 0):
+            # before the run's folder exists: a failed download leaves none
             data.prepare_data()
         resume = self._open_run()
         try:

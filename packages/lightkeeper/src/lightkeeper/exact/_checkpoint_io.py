@@ -31,7 +31,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
-        require("://" not in str(folder), "folder", folder, "a folder of this machine")
         self._folder = Path(folder).resolve()
         self._written: set[Path] = set()
 
@@ -43,13 +42,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         Hyperparameters that a file cannot hold, such as a network, are left out, with a note.
 
         Raises:
-            TypeError: Something else is neither a number, text, a tensor, a list nor a dict, or
-                there are ``storage_options``, which Lightning's refuses as well.
-            UserError: The path is an address.
+            TypeError: Something else is neither a number, text, a tensor, a list nor a dict.
+            UserError: The path is an address, or there are options for one.
         """
-        require("://" not in str(path), "path", path, "a file of this machine")
-        if storage_options is not None:
-            raise TypeError("files of this machine take no storage_options")
+        # of which Path has left one slash
+        require(":/" not in str(path), "path", path, "a file of this machine")
+        require(storage_options is None, "storage_options", storage_options, "left out")
         self._leave_out_options(checkpoint)
         try:
             checkpoint = plain(checkpoint)

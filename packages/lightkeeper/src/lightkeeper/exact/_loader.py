@@ -68,10 +68,10 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
     def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]  # keys, no indices
         epoch, batches_done = self.position()
         order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
-        indices = order[self.rank :: self.num_replicas]
         # Lightning begins a loader again that has fewer batches than one beside it
-        rounds, start = divmod(batches_done * self.batch_size, max(1, len(indices)))
-        return zip(repeat(epoch), (indices[start:] + rounds * self.size).tolist())
+        rounds, start = divmod(batches_done * self.batch_size, max(1, self.num_samples))
+        indices = order[self.rank :: self.num_replicas][start:] + rounds * self.size
+        return zip(repeat(epoch), indices.tolist())
 
 
 class EvaluationSampler(DistributedSampler[int], SequentialSampler):
@@ -145,11 +145,11 @@ class ExactDataLoader(LazyDataLoader):
         size = len(dataset)
         devices = trainer.world_size
         # to predict, Lightning makes the loader anew, with its own around the sampler
-        around = getattr(options.get("batch_sampler"), "sampler", None)
-        is_predicting = isinstance(around, EvaluationSampler)
-        batch_size = devices if is_predicting else batch_size
+        is_predicting = isinstance(
+            getattr(options.get("batch_sampler"), "sampler", None), EvaluationSampler
+        )
         wanted = f"a multiple of {devices}, the number of devices"
-        require(batch_size % devices == 0, "batch_size", batch_size, wanted)
+        require(is_predicting or batch_size % devices == 0, "batch_size", batch_size, wanted)
         if shuffle:
             wanted = f"at most {size:,}, the number of samples"
             require(batch_size <= size, "batch_size", batch_size, wanted)
@@ -169,7 +169,7 @@ class ExactDataLoader(LazyDataLoader):
         )
         super().__init__(
             _SeededDataset(dataset, self.seed),
-            batch_size=batch_size // devices,
+            batch_size=1 if is_predicting else batch_size // devices,
             num_workers=num_workers,
             **({} if is_predicting else {"sampler": sampler}),
             **worker_options(num_workers, options.pop("worker_init_fn", None)) | options,

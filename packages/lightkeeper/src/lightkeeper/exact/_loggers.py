@@ -156,8 +156,8 @@ class ResumingCSVLogger(CSVLogger):
 
 def logging_interval(trainer: Trainer) -> int:
     """Returns the number of steps between two that are logged: at most an epoch's; 0 logs none."""
-    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    return math.ceil(min(every, trainer.num_training_batches / trainer.accumulate_grad_batches))
+    steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+    return math.ceil(min(trainer.log_every_n_steps, steps))  # type: ignore[attr-defined]
 
 
 def is_logged(trainer: Trainer) -> bool:
@@ -169,5 +169,8 @@ def is_logged(trainer: Trainer) -> bool:
     every = logging_interval(trainer)
     if every == 0 or is_accumulating(trainer):
         return False
-    is_end = math.isinf(trainer.num_training_batches) and trainer.is_last_batch
-    return trainer.global_step % every == 0 or trainer.should_stop or is_end
+    return (
+        trainer.global_step % every == 0
+        or trainer.should_stop
+        or (math.isinf(trainer.num_training_batches) and trainer.is_last_batch)
+    )

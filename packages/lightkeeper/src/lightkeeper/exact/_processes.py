@@ -34,9 +34,11 @@ class StopRequest:
 
     def listen(self) -> None:
         """Takes the signals over, in the main thread."""
-        # Python lets no other thread handle signals
-        signals = self._signals if current_thread() is main_thread() else ()
-        self._before = {number: signal.signal(number, self._note) for number in signals}
+        self._before = {
+            number: signal.signal(number, self._note)
+            for number in self._signals
+            if current_thread() is main_thread()  # Python lets no other handle signals
+        }
 
     def ignore(self) -> None:
         """Hands the signals back to whoever handled them before."""

@@ -65,12 +65,15 @@ def is_accumulating(trainer: Trainer) -> bool:
 def log_end_of_short_epoch(trainer: Trainer) -> None:
     """Hands loggers what steps have logged in an epoch that ends before Lightning does so."""
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    steps = (trainer.fit_loop.batch_idx + 1) / trainer.accumulate_grad_batches
-    if trainer.is_last_batch and steps < every and trainer.global_step % every:
-        loop = trainer.fit_loop.epoch_loop
+    loop = trainer.fit_loop.epoch_loop
+    if (
+        loop.batch_idx + 1 < every * trainer.accumulate_grad_batches
+        and trainer.is_last_batch
+        and trainer.global_step % every
+    ):
         # by Lightning's names of steps' values, without those that are not for loggers
-        logged = loop._results.metrics(on_step=True)["log"].items()
-        newest = {"epoch": trainer.current_epoch} | {name: value.item() for name, value in logged}
+        logged = loop._results.metrics(on_step=True)["log"]
+        newest = {"epoch": trainer.current_epoch, **{n: x.item() for n, x in logged.items()}}
         step = int(newest.pop("step", loop._batches_that_stepped - 1))
         for logger in trainer.loggers:
             logger.log_metrics(newest, step)

@@ -159,9 +159,11 @@ class DescribeCheckpoint(Callback):
         Raises:
             UserError: A data module's loaders came without it, which knows order and augmentation.
         """
-        data = trainer.datamodule  # type: ignore[attr-defined]  # by a loop
         # one of another class may hand the hook on
-        if hasattr(batch, "indices") and not is_overridden("on_after_batch_transfer", data):
+        if hasattr(batch, "indices") and not is_overridden(
+            "on_after_batch_transfer",
+            trainer.datamodule,  # type: ignore[attr-defined]  # by a loop
+        ):
             raise UserError("a data module's loaders need it: trainer.fit(model, datamodule=data)")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

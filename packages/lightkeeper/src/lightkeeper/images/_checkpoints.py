@@ -207,8 +207,7 @@ def load_model(
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
     with fitting(checkpoint_path):
         model.load_state_dict(state, model.strict_loading if strict is None else strict)
-    is_device = isinstance(map_location, torch.device | str | int)
-    return model.to(map_location if is_device else "cpu")
+    return model.to(map_location if isinstance(map_location, torch.device | str | int) else "cpu")
 
 
 def _options_of(

@@ -325,8 +325,8 @@ class ImageDataModule(LightningDataModule, ABC):
         if self.device_cache:
             if self.train_transforms or not isinstance(dataset, ArrayDataset):
                 raise UserError("needs images in memory, and no train_transforms", "device_cache")
-            place = [*self.splits].index(split)  # which the batch's shape tells
-            nothing = torch.empty(len(dataset), 0, place, dtype=torch.uint8)
+            # whose shape tells the split
+            nothing = torch.empty(len(dataset), 0, [*self.splits].index(split), dtype=torch.uint8)
             return ArrayDataset(nothing, dataset.labels, split)
         if split == "train" and self.train_transforms:
             return TransformedDataset(dataset, self.train_transforms, self.seed)
