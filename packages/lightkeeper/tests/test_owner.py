@@ -93,11 +93,11 @@ EDITS: dict[str, dict[str, str]] = {
         "from torchmetrics import Metric\n": "from torchmetrics import Metric\n"
         "from torchmetrics.classification import MulticlassAUROC\n",
         'metrics if num_classes <= 5 else metrics | {"top5": TopKAccuracy(5)}': "metrics",
-        'arch = "resnet9_slim" if preprocessing["crop"] < 64 and weights is None else "resnet18"': (
-            'arch = "convnext_tiny"'
-        ),
         "    def setup(self, stage: str) -> None:\n": "    def on_save_checkpoint(self, checkpoint):\n"
         '        checkpoint["team"] = "flowers"\n\n    def setup(self, stage: str) -> None:\n',
+    },
+    "project/model/networks.py": {
+        'return "resnet9_slim" if is_small and weights is None else "resnet18"': 'return "convnext_tiny"'
     },
     "project/model/losses.py": {"\n\nclass CrossEntropy": f"{FOCAL}\n\nclass CrossEntropy"},
     "project/data/folder.py": {

@@ -24,7 +24,7 @@ from tests.processes import (
 )
 from tests.toy import ToyData, ToyFit, cases, read_json, toy
 
-FIT = [sys.executable, "-m", "tests.fit", *TINY]
+FIT = [sys.executable, "-m", "tests.fit", *TINY, "--trainer.devices=auto"]
 STOP = ["--trainer.callbacks+=tests.toy.AtStep", "--trainer.callbacks.step=1"]
 
 

@@ -121,7 +121,8 @@ def test_a_run_resumes_on_any_number_of_processes_with_the_same_batches(tmp_path
     undisturbed = global_batches(tmp_path)
     assert len(undisturbed) == 8
     for processes, stop in ((2, 1), (1, 3), (3, 5), (2, 99)):
-        command = torchrun(processes, *RECORDING, *dies(0, "on_train_batch_start", stop))
+        flags = [*RECORDING, f"--trainer.devices={processes}"]
+        command = torchrun(processes, *flags, *dies(0, "on_train_batch_start", stop))
         finished = run(command, tmp_path)
         assert (finished.code == 0) == (stop == 99), str(finished)
         (tmp_path / "died").unlink(missing_ok=True)

@@ -144,6 +144,7 @@ def train(
     accumulate: int = 1,
     by_hand: int = 0,
     checks: float = 1.0,
+    every: int = 5,
 ) -> None:
     """Trains for 4 epochs, or goes on; dies after a batch, unless its number is 0."""
     seed_everything(3, verbose=False)
@@ -161,7 +162,7 @@ def train(
             ResumingTensorBoardLogger(folder, name="tensorboard", version=""),
         ],
         callbacks=[
-            LastCheckpoint(every_n_steps=5),
+            LastCheckpoint(every_n_steps=int(every)),
             ExactTraining(),
             StopOnNonFinite(),
             ModelCheckpoint(Path(folder, "best"), monitor="val/accuracy", mode="max"),

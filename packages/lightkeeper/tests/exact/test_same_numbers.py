@@ -127,7 +127,9 @@ def require_equal(measured, expected):
         assert measured[name] == wanted, name
 
 
-@pytest.mark.filterwarnings("ignore:Average precision score for one or more classes was `nan`")
+@pytest.mark.filterwarnings(
+    "ignore:Average precision score for one or more classes was `nan`", "ignore:No positive samples"
+)
 def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(measured):
     assert list(measured["exact"]) == sizes(measured["world_size"])
     for size, results in measured["exact"].items():

@@ -3,7 +3,7 @@
 import time
 from enum import IntEnum
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
@@ -81,7 +81,7 @@ class LastCheckpoint(Callback):
         self.every_minutes = every_minutes
         self.every_n_steps = every_n_steps
         self._request = StopRequest()
-        self._resumed = False
+        self._validated: dict[str, Any] = {}  # in a checkpoint that training resumes from
         self._metrics: dict[str, float] = {}
         self._save_took = 0.0
 
@@ -100,7 +100,7 @@ class LastCheckpoint(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the newest metrics, or begins the files of loggers anew; starts the clock."""
-        if not self._resumed:
+        if not self._validated:
             begin_anew(trainer)
         trainer.callback_metrics.update(
             {name: torch.tensor(value) for name, value in self._metrics.items()}
@@ -112,9 +112,9 @@ class LastCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
         """Saves, or saves and stops, if any process wants to."""
-        if self._resumed:
-            correct_progress(trainer)
-            self._resumed = False
+        if self._validated:
+            correct_progress(trainer, self._validated)
+            self._validated = {}
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._do(self._agree(trainer, between_epochs=batch_idx == 0), trainer)
 
@@ -146,7 +146,7 @@ class LastCheckpoint(Callback):
         """Restores states; remembers the newest metrics, at which schedules may look at first."""
         if not trainer.training:
             return
-        self._resumed = True
+        self._validated = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
         # of a checkpoint from before this callback, there are none
         self._metrics = checkpoint.get(_METRICS, {})  # Lightning clears the trainer's before
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))

@@ -70,6 +70,7 @@ def log_end_of_short_epoch(trainer: Trainer) -> None:
         loop.batch_idx + 1 < every * trainer.accumulate_grad_batches
         and trainer.is_last_batch
         and trainer.global_step % every
+        and trainer.loggers
     ):
         # by Lightning's names of steps' values, without those that are not for loggers
         logged = loop._results.metrics(on_step=True)["log"]
@@ -79,16 +80,21 @@ def log_end_of_short_epoch(trainer: Trainer) -> None:
             logger.log_metrics(newest, step)
 
 
-def correct_progress(trainer: Trainer) -> None:
+def correct_progress(trainer: Trainer, validated: dict[str, Any]) -> None:
     """Corrects what Lightning counts twice when it resumes within an epoch.
 
-    That is the fetched batch and the step before it. It would also skip a schedule that watches a
-    metric at the end of the epoch.
+    That is the fetched batch, the step before it, and the batches of a validation before that. It
+    would also skip a schedule that watches a metric at the end of the epoch.
+
+    Args:
+        trainer: A trainer that has resumed.
+        validated: The progress of its validation in the checkpoint.
     """
     loop = trainer.fit_loop.epoch_loop
     # not by fit_loop's setter, which would set epoch_loop.restarting if max_steps is set
     trainer.fit_loop._restarting = loop.restarting = False
     loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
+    loop.val_loop.batch_progress.load_state_dict(validated)
     # where a batch may take several steps
     by_hand = not trainer.lightning_module.automatic_optimization
     loop._batches_that_stepped = (
