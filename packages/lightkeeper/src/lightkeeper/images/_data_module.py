@@ -378,8 +378,9 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def _as_seen(self, batch: ImageBatch) -> ImageBatch:
         if self.device_cache and batch.images.dim() == 3:  # of the device's cache
-            split = [*self.splits][batch.images.shape[2]]
-            batch = batch._replace(images=self._cached(split, batch.indices))
+            batch = batch._replace(
+                images=self._cached([*self.splits][batch.images.shape[2]], batch.indices)
+            )
         if self.split_in_use == "train":
             epoch, step = self._position()
             augmented = self.augment(batch, epoch)
