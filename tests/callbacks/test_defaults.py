@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from project.analysis.plots import read_curves
 from project.callbacks import ImagesPerSecond, MetricsCSV, PlotFiles, ProgressLines
+from project.data import SyntheticFlowersDataModule
 from project.fit import FitCLI
 from tests.conftest import (
     FLOWERS,
@@ -43,10 +44,20 @@ def kinds(callbacks: list[Callback]) -> set[str]:
     return {type(callback).__name__ for callback in callbacks}
 
 
+class Unvalidated(SyntheticFlowersDataModule):
+    def val_dataloader(self) -> Any:
+        return []
+
+
+@cases(
+    "data flag",
+    (FLOWERS, "--trainer.check_val_every_n_epoch=5"),
+    (f"--data={__name__}.Unvalidated", "--trainer.num_sanity_val_steps=2"),
+)
 def test_a_run_without_validation_ends_with_its_last_weights_and_claims_no_choice(
-    workplace, capsys, caplog
+    workplace, capsys, caplog, data, flag
 ):
-    small("--trainer.check_val_every_n_epoch=5", "--trainer.enable_model_summary=true")
+    small(flag, "--trainer.enable_model_summary=true", data=(data, *TINY_DATA))
     assert [row["epoch"] for row in rows(RUN / "metrics.csv")] == ["1", "2"]
     assert read_json(RUN / "metrics.json")["selection"] is None
     assert "best.ckpt (step 8, the last)" in capsys.readouterr().out

@@ -122,7 +122,11 @@ class DescribeCheckpoint(Callback):
         for part in (*callbacks, *trainer.lr_scheduler_configs):
             monitor = getattr(part, "monitor", None)
             # of others, the sanity check may know nothing yet
-            is_of_validation = isinstance(monitor, str) and monitor.startswith("val/")
+            is_of_validation = (
+                isinstance(monitor, str)
+                and monitor.startswith("val/")
+                and any(trainer.num_sanity_val_batches)  # a data module may have no loader
+            )
             if is_of_validation and monitor not in known and getattr(part, "strict", True):
                 raise UserError(
                     f"validation does not log {monitor}, but {listed(sorted(known))}; if something"
