@@ -54,6 +54,7 @@ class Unvalidated(SyntheticFlowersDataModule):
     (FLOWERS, "--trainer.check_val_every_n_epoch=5"),
     (f"--data={__name__}.Unvalidated", "--trainer.num_sanity_val_steps=2"),
 )
+@pytest.mark.filterwarnings("ignore:.*across ranks is zero")
 def test_a_run_without_validation_ends_with_its_last_weights_and_claims_no_choice(
     workplace, capsys, caplog, data, flag
 ):
