@@ -67,7 +67,7 @@ def log_end_of_short_epoch(trainer: Trainer) -> None:
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
     loop = trainer.fit_loop.epoch_loop
     if (
-        loop.batch_idx + 1 < every * trainer.accumulate_grad_batches
+        loop.batch_idx < (every - 1) * trainer.accumulate_grad_batches  # fewer steps than every
         and trainer.is_last_batch
         and trainer.global_step % every
         and trainer.loggers
