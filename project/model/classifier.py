@@ -420,8 +420,11 @@ class ImageClassifier(LightningModule):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out default functions, which cannot be pickled, for ``ddp_spawn``."""
-        state = super().__getstate__().items()
-        return {name: value for name, value in state if value is not _DEFAULTS.get(name, self)}
+        return {
+            name: value
+            for name, value in super().__getstate__().items()
+            if value is not _DEFAULTS.get(name, self)
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restores them."""
