@@ -24,8 +24,8 @@ class ImagesPerSecond(Callback):
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Prints the settings that decide the speed, once Lightning has chosen them."""
-        data: ImageDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
-        if stage != "fit" or data is None or not trainer.is_global_zero:
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        if stage != "fit" or not (trainer.is_global_zero and isinstance(data, ImageDataModule)):
             return
         layout = str(pl_module.memory_format).removeprefix("torch.")
         compiled = "compiled" if pl_module.compile_network else "not compiled"

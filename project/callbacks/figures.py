@@ -129,7 +129,7 @@ class PlotFiles(Callback):
             if isinstance(logger, TensorBoardLogger):
                 logger.save()
                 figures["curves"] = plots.curves_figure(
-                    plots.read_curves(run), plots.read_steps_per_epoch(run)
+                    plots.read_curves(logger.log_dir), plots.read_steps_per_epoch(run)
                 )
         is_known = "confusion_matrix" in test
         # a multi-label model has one matrix for each class
@@ -138,6 +138,6 @@ class PlotFiles(Callback):
             figures["confusion_matrix"] = plots.confusion_figure(matrix, names)
         if is_known and len(names) <= 100:  # more bars would be illegible
             figures["classes"] = plots.class_figure(class_rates(test), names)
-        (run / "plots").mkdir(exist_ok=True)
+        (run / "plots").mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
             figure.savefig(run / "plots" / f"{name}.png")

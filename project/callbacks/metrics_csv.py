@@ -66,6 +66,7 @@ class MetricsCSV(Callback):
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         names = {name for row in self._rows.values() for name in row} - {"epoch", "step"}
+        Path(trainer.default_root_dir).mkdir(parents=True, exist_ok=True)
         with open(Path(trainer.default_root_dir) / "metrics.csv", "w", newline="") as file:
             writer = csv.DictWriter(file, ["epoch", "step", *sorted(names)], lineterminator="\n")
             writer.writeheader()

@@ -140,7 +140,6 @@ class ImageClassifier(LightningModule):
         super().__init__()
         arch = default_arch(preprocessing, weights) if arch is None else arch
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
-        self.hparams["model"] = type(self).__name__  # all that a file of weights alone says of it
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch = arch
         self.criterion = copy.deepcopy(loss)
@@ -339,6 +338,10 @@ class ImageClassifier(LightningModule):
         """Adds what describes checkpoints, resumes runs and collects predictions, where absent."""
         return classifier_callbacks(self.trainer)
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Names the class in a file of weights alone, of which Lightning asks no callback."""
+        checkpoint["model"] = type(self).__name__
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes over what a checkpoint says of itself."""
         self.about = checkpoint.get("about", {})
@@ -348,7 +351,7 @@ class ImageClassifier(LightningModule):
     def load_from_checkpoint(  # type: ignore[override]  # a file could name what is imported
         cls,
         checkpoint_path: str | Path,
-        map_location: torch.device | str | None = None,
+        map_location: torch.device | str | int | Callable[..., Any] | dict[str, str] | None = None,
         hparams_file: str | Path | None = None,
         strict: bool | None = None,
         weights_only: Literal[True] | None = None,  # noqa: ARG003  # as for Lightning's
@@ -410,14 +413,18 @@ class ImageClassifier(LightningModule):
     def train(self, mode: bool = True) -> Self:
         """Switches between training and evaluation mode; frozen layers stay in evaluation mode."""
         super().train(mode)
-        if mode and self.frozen is not None:
+        # unless all has been unfrozen
+        if mode and self.frozen is not None and not all(x.requires_grad for x in self.parameters()):
             set_frozen_to_eval(self.network, self.frozen, len(self.class_names))
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out default functions, which cannot be pickled, for ``ddp_spawn``."""
-        state = super().__getstate__().items()
-        return {name: value for name, value in state if value is not _DEFAULTS.get(name, self)}
+        return {
+            name: value
+            for name, value in super().__getstate__().items()
+            if value is not _DEFAULTS.get(name, self)
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restores them."""

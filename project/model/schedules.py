@@ -71,7 +71,11 @@ class CosineWithWarmup(LRScheduler):
 
     def get_lr(self) -> list[float | Tensor]:
         """Returns the learning rate of each parameter group at the current step."""
-        return [rate * self.factor(self.last_epoch) for rate in self.base_lrs]
+        # as torch's cosine, also of a group that was added in training, as to unfreeze a backbone
+        return [
+            group.setdefault("initial_lr", group["lr"]) * self.factor(self.last_epoch)
+            for group in self.optimizer.param_groups
+        ]
 
 
 def build_schedule(

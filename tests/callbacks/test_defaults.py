@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from project.analysis.plots import read_curves
-from project.callbacks import MetricsCSV, ProgressLines
+from project.callbacks import ImagesPerSecond, MetricsCSV, PlotFiles, ProgressLines
+from project.data import SyntheticFlowersDataModule
 from project.fit import FitCLI
 from tests.conftest import (
     FLOWERS,
@@ -27,6 +29,7 @@ from tests.conftest import (
     rows,
     small,
 )
+from tests.model.test_classifier import Memory, classifier, trainer
 
 NAMES = ["stop_on_non_finite", "last_checkpoint", "best_checkpoint", *FitCLI.default_callbacks]
 BARS = ["--trainer.enable_progress_bar=true"]
@@ -41,10 +44,21 @@ def kinds(callbacks: list[Callback]) -> set[str]:
     return {type(callback).__name__ for callback in callbacks}
 
 
+class Unvalidated(SyntheticFlowersDataModule):
+    def val_dataloader(self) -> Any:
+        return []
+
+
+@cases(
+    "data flag",
+    (FLOWERS, "--trainer.check_val_every_n_epoch=5"),
+    (f"--data={__name__}.Unvalidated", "--trainer.num_sanity_val_steps=2"),
+)
+@pytest.mark.filterwarnings("ignore:.*across ranks is zero")
 def test_a_run_without_validation_ends_with_its_last_weights_and_claims_no_choice(
-    workplace, capsys, caplog
+    workplace, capsys, caplog, data, flag
 ):
-    small("--trainer.check_val_every_n_epoch=5", "--trainer.enable_model_summary=true")
+    small(flag, "--trainer.enable_model_summary=true", data=(data, *TINY_DATA))
     assert [row["epoch"] for row in rows(RUN / "metrics.csv")] == ["1", "2"]
     assert read_json(RUN / "metrics.json")["selection"] is None
     assert "best.ckpt (step 8, the last)" in capsys.readouterr().out
@@ -154,6 +168,17 @@ def test_what_the_user_says_of_progress_bars_wins(
         trainer: Any = FitCLI([FLOWERS, *TINY_DATA, *TINY_TRAINER, *options]).trainer
     bars = [type(one) for one in trainer.callbacks if isinstance(one, ProgressBar)]
     assert (len(bars), ProgressLines in bars) == (count, ours)
+
+
+@pytest.mark.filterwarnings("ignore:.*many workers", "ignore:.*in eval mode")
+def test_a_plain_trainer_with_any_data_module_may_have_the_callbacks_that_write(workplace):
+    callbacks = [ImagesPerSecond(), MetricsCSV(), PlotFiles()]
+    options = {"logger": TensorBoardLogger("elsewhere"), "log_every_n_steps": 1}
+    run = trainer(default_root_dir="new/run", callbacks=callbacks, **options)
+    run.fit(model := classifier(), datamodule=Memory())
+    run.test(model, datamodule=Memory(), verbose=False)
+    assert [row["epoch"] for row in rows("new/run/metrics.csv")] == ["1", "2"]
+    assert len([*workplace.glob("new/run/plots/*.png")]) == 3
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what MLflow stands on

@@ -7,19 +7,39 @@ or evaluate.
 import pickle
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import ModelPruning
+from lightkeeper.exact import UserError
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import EarlyStopping, ModelPruning
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader, IterableDataset
 
+from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
-from tests.conftest import BEST, RUN, cases, evaluate, load, read_json, small, stop_at
+from tests import conftest
+from tests.conftest import (
+    BEST,
+    RUN,
+    TINY_DATA,
+    cases,
+    checkpoint_of,
+    evaluate,
+    flowers,
+    load,
+    read_json,
+    rows,
+    small,
+    stop_at,
+)
 from tests.model.test_classifier import Memory, classifier, loader_of, trainer
 
 HOOKS = (
@@ -161,6 +181,30 @@ def test_a_resumed_run_calls_each_hook_once(workplace):
     require({**twice, **OF_FIT, **times(2, 1), "on_load_checkpoint": 2, "load_state_dict": 2})
 
 
+class LogsLate(ImageClassifier):
+    """Logs as much as Lightning allows, also what no logger shall have."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("both", loss, on_step=True, on_epoch=True)
+        self.log("hidden", loss, on_epoch=True, logger=False)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.log_dict({"late": 1.0, "both": 2.0})
+
+
+@pytest.mark.filterwarnings("ignore:.*smaller than the logging interval", "ignore:.*many workers")
+def test_loggers_have_what_is_logged_for_them_by_lightnings_names(workplace):
+    logger = CSVLogger("logs", "", "")
+    trainer(logger=logger, max_epochs=3).fit(classifier(LogsLate), datamodule=Memory())
+    found = rows("logs/metrics.csv")
+    of_val = {f"val/{name}" for name in ("accuracy", "f1", "loss")}
+    of_train = {"train/accuracy", "train/loss", "both", "both_step", "both_epoch", "late"}
+    assert found[0].keys() == of_val | of_train | {"epoch", "step"}
+    assert [row["step"] for row in found if row["train/loss"]] == ["1", "3", "5"]
+
+
 class Contrast(ImageClassifier):
     """Its evaluation steps measure nothing of ours."""
 
@@ -254,3 +298,67 @@ def test_a_file_of_weights_alone_is_of_the_class_that_was_saved(workplace):
     run.save_checkpoint("weights.ckpt", weights_only=True)
     assert "about" not in load(Path("weights.ckpt"))
     assert type(ImageClassifier.load_from_checkpoint("weights.ckpt")) is Counted
+
+
+class Endless(IterableDataset[Any]):
+    """Batches whose number is not known."""
+
+    def __iter__(self) -> Any:
+        return iter(Memory().batches())
+
+
+@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`", "ignore:.*many workers")
+def test_an_epoch_of_unknown_length_logs_its_loss_at_its_end():
+    stopping = EarlyStopping("train/loss", check_on_train_epoch_end=True)
+    model = classifier(lr_scheduler=partial(StepLR, step_size=1))
+    run = trainer(max_epochs=2, callbacks=[stopping])
+    run.fit(model, DataLoader(Endless(), batch_size=None))
+    assert stopping.best_score == run.callback_metrics["train/loss"]
+
+
+def test_a_model_that_is_unfrozen_trains_its_batch_statistics_again():
+    model = classifier(freeze="backbone")
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
+    assert not any(layer.training for layer in layers)
+    model.unfreeze()
+    assert all(layer.training for layer in layers)
+
+
+class Around(LightningDataModule):
+    """Serves the loaders of a data module, but calls none of its hooks."""
+
+    def train_dataloader(self) -> Any:
+        inner = flowers(32, 8, 8)
+        inner.setup("fit")
+        return inner.train_dataloader()
+
+
+@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
+def test_a_data_module_around_one_of_ours_must_hand_on_its_hooks():
+    with pytest.raises(UserError, match="loaders need it"):
+        trainer().fit(classifier(), datamodule=Around())
+
+
+class PlainCLI(LightningCLI):
+    """As in Lightning's pages."""
+
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        for name in ("class_names", "preprocessing"):
+            parser.link_arguments(f"data.{name}", f"model.{name}", apply_on="instantiate")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightnings_own_command_tests_a_checkpoint_with_the_options_that_it_has(workplace):
+    model = conftest.classifier(arch="tests.conftest.SmallNetwork")
+    path = checkpoint_of(model, workplace / "model.ckpt")
+    options = [*TINY_DATA, "--trainer.accelerator=cpu", f"--ckpt_path={path}"]
+    cli = PlainCLI(ImageClassifier, SyntheticFlowersDataModule, args=["test", *options])
+    [expected] = trainer().test(model, datamodule=cli.datamodule, verbose=False)
+    assert cli.trainer.callback_metrics == expected
+
+
+@cases("location", {"cuda:1": "cuda:0"}, lambda storage, _: storage, torch.device("cpu"), "cpu")
+def test_a_model_may_be_loaded_with_any_map_of_devices(workplace, location):
+    path = checkpoint_of(classifier(), workplace / "model.ckpt")
+    loaded = ImageClassifier.load_from_checkpoint(path, location)
+    assert loaded.device.type == "cpu"

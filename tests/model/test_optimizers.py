@@ -347,6 +347,19 @@ def test_a_bug_in_an_optimizer_of_ones_own_keeps_its_traceback(workplace):
     assert describe_error(caught.value) is None
 
 
+def test_a_group_that_is_added_in_training_has_its_own_rate_on_the_same_way_down():
+    optimizer = SGD([nn.Parameter(torch.zeros(2))], lr=0.2)
+    schedule = CosineWithWarmup(optimizer)
+    schedule.set_length(10, 2)
+    for step in range(10):
+        if step == 4:
+            optimizer.add_param_group({"params": nn.Parameter(torch.zeros(2)), "lr": 0.05})
+        optimizer.step()
+        schedule.step()
+    first, added = (group["lr"] for group in optimizer.param_groups)
+    assert added == pytest.approx(first / 4) == pytest.approx(0.05 * 0.01)
+
+
 @cases("make", CosineWithWarmup, partial(OneCycleLR, max_lr=0.4), Falling)
 def test_a_longer_run_stretches_its_schedule(tmp_path, make):
     train(make, "step", max_epochs=2)[1].save_checkpoint(last := tmp_path / "last.ckpt")

@@ -9,6 +9,7 @@ import torch
 from lightkeeper.exact import UserError, uniform
 from lightkeeper.images import ArrayDataset
 from lightkeeper.images._batch import weighted_draw
+from lightning.pytorch.utilities import CombinedLoader
 from torchvision.transforms import v2
 
 from tests.job import trainer
@@ -18,7 +19,7 @@ from tests.stubs import (
     epoch_of,
     require_equal,
 )
-from tests.toy import LAST, ToyData, cases, fit, load, toy
+from tests.toy import LAST, ToyClassifier, ToyData, cases, fit, load, toy
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
@@ -118,6 +119,41 @@ def test_images_come_as_often_as_class_balance_says(balance, batch_size):
     expected = len(drawn) * shares
     error = (drawn.bincount(minlength=96) - expected).abs()
     assert (error < 5 * (expected * (1 - shares)).sqrt()).all()
+
+
+class Beside(ToyData):
+    """Serves its images beside other batches, and blackens what it augments."""
+
+    def augment(self, batch, epoch):
+        return batch._replace(images=batch.images * 0)
+
+    def train_dataloader(self):
+        return CombinedLoader({"own": super().train_dataloader(), "other": range(1, 3)})
+
+    def val_dataloader(self):
+        return [super().test_dataloader(), super().val_dataloader()]
+
+
+class Both(ToyClassifier):
+    """Keeps the images of each validation loader."""
+
+    def training_step(self, batch, batch_idx):
+        assert not batch["own"].images.any()
+        assert batch["other"] in (1, 2)
+        return super().training_step(batch["own"], batch_idx)
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.shown[dataloader_idx] += [*zip(batch.indices.tolist(), batch.images, strict=True)]
+
+
+@pytest.mark.parametrize("device_cache", [False, True])
+def test_each_of_several_loaders_serves_its_own_images(device_cache):
+    data, model = Beside(device_cache=device_cache), toy(Both)
+    model.shown = defaultdict(list)
+    trainer(1).fit(model, datamodule=data)
+    for split, shown in zip(("test", "val"), model.shown.values(), strict=True):
+        assert len(shown) == len(data.splits[split])
+        assert all(torch.equal(image, data.splits[split].image(index)) for index, image in shown)
 
 
 class ShiftedData(ToyData):

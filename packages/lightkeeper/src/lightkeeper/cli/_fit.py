@@ -200,7 +200,9 @@ class FitCommand(Command):
 
     def _fit(self) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
-        if trainer.local_rank == 0:  # before the run's folder exists: a failed download leaves none
+        # as Lightning chooses the processes
+        if trainer.is_global_zero or (data.prepare_data_per_node and trainer.local_rank == 0):
+            # before the run's folder exists: a failed download leaves none
             data.prepare_data()
         resume = self._open_run()
         try:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from ._errors import UserError, listed, note
+from ._errors import UserError, listed, note, require
 from ._files import whole_file
 from ._plain import MisfitError, plain, split_plain
 from ._reading import read_file
@@ -43,7 +43,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
         Raises:
             TypeError: Something else is neither a number, text, a tensor, a list nor a dict.
+            UserError: The path is an address, or there are options for one.
         """
+        # of which Path has left one slash
+        require(":/" not in str(path), "path", path, "a file of this machine")
+        require(storage_options is None, "storage_options", storage_options, "left out")
         self._leave_out_options(checkpoint)
         try:
             checkpoint = plain(checkpoint)
@@ -79,8 +83,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def remove_checkpoint(self, path: str | Path) -> None:
         """Removes a checkpoint of the run; does nothing if the path leads elsewhere."""
         target = Path(path).resolve()
-        is_ours = target.is_relative_to(self._folder) or target in self._written
-        if is_ours and target.suffix == ".ckpt" and target.is_file():
+        is_of_run = target.is_relative_to(self._folder) and target.suffix == ".ckpt"
+        if (is_of_run or target in self._written) and target.is_file():
             Path(path).unlink()
 
 

@@ -89,6 +89,7 @@ class LastCheckpoint(Callback):
         """Handles signals, in training and during the final test."""
         make_exact(trainer)
         end_with_first(trainer)
+        self._request.made &= stage != "fit"  # what stopped a run before does not stop another
         self._request.listen()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: object) -> None:
@@ -122,9 +123,11 @@ class LastCheckpoint(Callback):
         self._do(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
 
     def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
-        """Ends the process if a signal came: after training, nothing is left to save."""
-        if self._request.made:
+        """Ends the process if a signal came: outside of training, nothing is left to save."""
+        if self._request.made and trainer.state.fn != "fit":
             _stop(trainer)
+
+    on_validation_batch_start = on_predict_batch_start = on_test_batch_start
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint

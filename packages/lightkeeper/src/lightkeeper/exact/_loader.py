@@ -26,7 +26,8 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
     torch's ``DistributedSampler`` deals one order out in turns, so that the k-th global batch is
     the same on any number of devices. It always begins an epoch anew, is told the epoch too late
     when a run resumes, and shuffles by a generator. What is left of an epoch after its last whole
-    batch is not used in that epoch.
+    batch is not used in that epoch. Where a longer loader beside it makes an epoch take the
+    samples again, the size of the dataset is added to their indices in each further round.
 
     It is a ``SequentialSampler`` as well, because Lightning replaces any other with
     ``overfit_batches``, and would then take a dataset from its beginning, which for a folder of
@@ -58,6 +59,7 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         whole_batches = range(size // batch_size * batch_size)
         dataset = cast("Dataset[tuple[int, int]]", whole_batches)
         super().__init__(dataset, world_size, rank, seed=seed, drop_last=True)
+        self.size = size
         self.batch_size = batch_size // world_size
         self.position = position
         self.same_each_epoch = same_each_epoch
@@ -66,7 +68,9 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
     def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]  # keys, no indices
         epoch, batches_done = self.position()
         order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
-        indices = order[self.rank :: self.num_replicas][batches_done * self.batch_size :]
+        # Lightning begins a loader again that has fewer batches than one beside it
+        rounds, start = divmod(batches_done * self.batch_size, max(1, self.num_samples))
+        indices = order[self.rank :: self.num_replicas][start:] + rounds * self.size
         return zip(repeat(epoch), indices.tolist())
 
 
@@ -140,8 +144,12 @@ class ExactDataLoader(LazyDataLoader):
             )
         size = len(dataset)
         devices = trainer.world_size
+        # to predict, Lightning makes the loader anew, with its own around the sampler
+        is_predicting = isinstance(
+            getattr(options.get("batch_sampler"), "sampler", None), EvaluationSampler
+        )
         wanted = f"a multiple of {devices}, the number of devices"
-        require(batch_size % devices == 0, "batch_size", batch_size, wanted)
+        require(is_predicting or batch_size % devices == 0, "batch_size", batch_size, wanted)
         if shuffle:
             wanted = f"at most {size:,}, the number of samples"
             require(batch_size <= size, "batch_size", batch_size, wanted)
@@ -153,22 +161,24 @@ class ExactDataLoader(LazyDataLoader):
         self._order = {"seed": self.seed, "batch_size": batch_size, "samples": size}
         position = partial(position_of, trainer)
         sampler = (
-            TrainingSampler(size, batch_size, self.seed, position, devices, 0)
+            TrainingSampler(
+                size, batch_size, self.seed, position, devices, 0, trainer.overfit_batches > 0
+            )
             if shuffle
             else EvaluationSampler(torch.arange(size), devices, 0)
         )
         super().__init__(
             _SeededDataset(dataset, self.seed),
-            batch_size=batch_size // devices,
-            sampler=sampler,
+            batch_size=1 if is_predicting else batch_size // devices,
             num_workers=num_workers,
+            **({} if is_predicting else {"sampler": sampler}),
             **worker_options(num_workers, options.pop("worker_init_fn", None)) | options,
         )
         self.before_batch = partial(seed_batch, trainer, self.seed)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # as LazyDataLoader's
         # which a trainer knows when it has started its processes
-        self.sampler.rank = self.trainer.global_rank  # type: ignore[attr-defined]
+        self.batch_sampler.sampler.rank = self.trainer.global_rank  # type: ignore[union-attr]
         return super().__iter__()
 
     def state_dict(self) -> dict[str, int]:
@@ -213,4 +223,4 @@ class _SeededDataset(Dataset[object]):
         epoch, index = key if isinstance(key, tuple) else (0, key)
         seed = derived_seed(Purpose.DATASET, self.seed, epoch, index)
         seed_generators(seed, held=self._held)
-        return self.dataset[index]
+        return self.dataset[index % len(self)]

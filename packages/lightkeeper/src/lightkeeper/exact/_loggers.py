@@ -156,16 +156,21 @@ class ResumingCSVLogger(CSVLogger):
 
 def logging_interval(trainer: Trainer) -> int:
     """Returns the number of steps between two that are logged: at most an epoch's; 0 logs none."""
-    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    return math.ceil(min(every, trainer.num_training_batches / trainer.accumulate_grad_batches))
+    steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+    return math.ceil(min(trainer.log_every_n_steps, steps))  # type: ignore[attr-defined]
 
 
 def is_logged(trainer: Trainer) -> bool:
     """Returns True if the current batch concludes a step after which training is logged.
 
-    That is every ``log_every_n_steps``, or the last step of each epoch that has fewer.
+    That is every ``log_every_n_steps``, or the last step of each epoch that has fewer, or whose
+    length is not known.
     """
     every = logging_interval(trainer)
     if every == 0 or is_accumulating(trainer):
         return False
-    return trainer.global_step % every == 0 or trainer.should_stop
+    return (
+        trainer.global_step % every == 0
+        or trainer.should_stop
+        or (math.isinf(trainer.num_training_batches) and trainer.is_last_batch)
+    )

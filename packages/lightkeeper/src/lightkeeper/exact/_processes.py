@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+from threading import current_thread, main_thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,12 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        """Takes the signals over."""
-        self._before = {number: signal.signal(number, self._note) for number in self._signals}
+        """Takes the signals over, in the main thread."""
+        self._before = {
+            number: signal.signal(number, self._note)
+            for number in self._signals
+            if current_thread() is main_thread()  # Python lets no other handle signals
+        }
 
     def ignore(self) -> None:
         """Hands the signals back to whoever handled them before."""

@@ -6,13 +6,13 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import UserError, listed, note
-from ..exact._loggers import logging_interval
 from ..exact._plain import plain
 from ..exact._training import ExactTraining
-from ..exact._upstream import callbacks_of
+from ..exact._upstream import callbacks_of, log_end_of_short_epoch
 from ._checkpoint import ABOUT, CALIBRATION, About, keep_plain_options
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
 from ._class_names import require_class_names
@@ -122,7 +122,11 @@ class DescribeCheckpoint(Callback):
         for part in (*callbacks, *trainer.lr_scheduler_configs):
             monitor = getattr(part, "monitor", None)
             # of others, the sanity check may know nothing yet
-            is_of_validation = isinstance(monitor, str) and monitor.startswith("val/")
+            is_of_validation = (
+                isinstance(monitor, str)
+                and monitor.startswith("val/")
+                and any(trainer.num_sanity_val_batches)  # a data module may have no loader
+            )
             if is_of_validation and monitor not in known and getattr(part, "strict", True):
                 raise UserError(
                     f"validation does not log {monitor}, but {listed(sorted(known))}; if something"
@@ -159,16 +163,16 @@ class DescribeCheckpoint(Callback):
         Raises:
             UserError: A data module's loaders came without it, which knows order and augmentation.
         """
-        if hasattr(batch, "indices") and trainer.datamodule is None:  # type: ignore[attr-defined]
+        # one of another class may hand the hook on
+        if hasattr(batch, "indices") and not is_overridden(
+            "on_after_batch_transfer",
+            trainer.datamodule,  # type: ignore[attr-defined]  # by a loop
+        ):
             raise UserError("a data module's loaders need it: trainer.fit(model, datamodule=data)")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hands loggers what steps have logged in an epoch too short for Lightning's interval."""
-        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if trainer.loggers and every > logging_interval(trainer) and trainer.global_step % every:
-            metrics = trainer.callback_metrics.items()
-            newest = {name: value for name, value in metrics if not name.startswith("val/")}
-            pl_module.log_dict(newest, sync_dist=True, rank_zero_only=True, reduce_fx="max")
+        log_end_of_short_epoch(trainer)
 
 
 def _decisive_for_length(trainer: Trainer) -> str:

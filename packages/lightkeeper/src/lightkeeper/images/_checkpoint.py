@@ -132,8 +132,8 @@ def _described(content: object) -> object:
         return content
     if not isinstance(options := content.get(OPTIONS), dict):
         return content
-    known = ("model", "class_names", "preprocessing")
-    about = {name: options[name] for name in known if name in options}
+    known = ("model", "class_names", "preprocessing")  # once, the model was an option
+    about = {name: value for name, value in {**options, **content}.items() if name in known}
     about |= {"arch": options.get("arch") or "", "arch_args": options.get("arch_args") or {}}
     about |= {"epoch": content.get("epoch", 0), "step": content.get("global_step", 0)}
     return {**content, ABOUT: {**about, "data": None, "metrics": {}}}

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from inspect import signature
@@ -165,7 +165,7 @@ def describe_run(trainer: Trainer, model: Any, metrics: Mapping[str, object]) ->
 def load_model(
     cls: type[_Model],
     checkpoint_path: str | Path,
-    map_location: torch.device | str | None = None,
+    map_location: torch.device | str | int | Callable[..., Any] | dict[str, str] | None = None,
     hparams_file: str | Path | None = None,
     strict: bool | None = None,
     **kwargs: Any,
@@ -180,7 +180,8 @@ def load_model(
             is of that. Arguments of the constructor that it lists as ``not_saved`` are never taken
             from a file.
         checkpoint_path: The checkpoint.
-        map_location: The device for the model, by default the CPU.
+        map_location: The device for the model, by default the CPU. Weights are read onto it, so that
+            a function or a dict, which say where those of another device go, leave them there.
         hparams_file: A YAML or CSV file of hyperparameters in place of those in the checkpoint.
         strict: If true, the weights must be exactly those of the model; those of a loss need not
             be. By default the model's ``strict_loading``.
@@ -206,7 +207,7 @@ def load_model(
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
     with fitting(checkpoint_path):
         model.load_state_dict(state, model.strict_loading if strict is None else strict)
-    return model.to(map_location or "cpu")
+    return model.to(map_location if isinstance(map_location, torch.device | str | int) else "cpu")
 
 
 def _options_of(

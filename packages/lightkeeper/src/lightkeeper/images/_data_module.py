@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, cast
 import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_convert
 
@@ -324,7 +325,8 @@ class ImageDataModule(LightningDataModule, ABC):
         if self.device_cache:
             if self.train_transforms or not isinstance(dataset, ArrayDataset):
                 raise UserError("needs images in memory, and no train_transforms", "device_cache")
-            nothing = torch.empty(len(dataset), 0, dtype=torch.uint8)
+            # whose shape tells the split
+            nothing = torch.empty(len(dataset), 0, [*self.splits].index(split), dtype=torch.uint8)
             return ArrayDataset(nothing, dataset.labels, split)
         if split == "train" and self.train_transforms:
             return TransformedDataset(dataset, self.train_transforms, self.seed)
@@ -371,11 +373,14 @@ class ImageDataModule(LightningDataModule, ABC):
         return loader_workers(devices)
 
     def on_after_batch_transfer(self, batch: object, dataloader_idx: int) -> object:
-        """Augments a training batch."""
-        if not isinstance(batch, ImageBatch):  # such as a model's example_input_array
-            return batch
-        if self.device_cache:
-            batch = batch._replace(images=self._cached(self.split_in_use, batch.indices))
+        """Augments a training batch; one of several loaders may hold other batches as well."""
+        return apply_to_collection(batch, ImageBatch, self._as_seen)
+
+    def _as_seen(self, batch: ImageBatch) -> ImageBatch:
+        if self.device_cache and batch.images.dim() == 3:  # of the device's cache
+            batch = batch._replace(
+                images=self._cached([*self.splits][batch.images.shape[2]], batch.indices)
+            )
         if self.split_in_use == "train":
             epoch, step = self._position()
             augmented = self.augment(batch, epoch)
@@ -385,8 +390,8 @@ class ImageDataModule(LightningDataModule, ABC):
     def _cached(self, split: str, indices: Tensor) -> Tensor:
         """Images of a split that is on the device as a whole, from its first batch on."""
         dataset = cast(ArrayDataset, self.splits[split])
-        if split not in self._on_device:
-            self._on_device[split] = dataset.images.to(indices.device)
+        # another trainer may be on another device
+        self._on_device[split] = self._on_device.get(split, dataset.images).to(indices.device)
         return self._on_device[split][indices % len(dataset)]
 
 

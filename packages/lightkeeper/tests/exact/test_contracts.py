@@ -1,0 +1,144 @@
+"""Lightning's pages hold with the loaders and callbacks of the library in a plain script."""
+
+import os
+import signal
+from collections.abc import Sequence
+from threading import Thread
+from typing import Any, cast
+
+import pytest
+import torch
+from lightkeeper.exact import (
+    AtomicCheckpointIO,
+    ExactDataLoader,
+    LastCheckpoint,
+    UserError,
+    newest_checkpoint,
+)
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter, LambdaCallback
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from tests.toy import cases, toy_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*no `val_")
+
+
+class Numbers(LightningModule):
+    """Keeps what it trains on, and predicts what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.seen: list[Any] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.seen.append(batch)
+        return self.weight.square().sum()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return batch
+
+    def configure_optimizers(self) -> SGD:
+        return SGD(self.parameters(), lr=0.1)
+
+
+def script(**options: Any) -> Trainer:
+    """The trainer of a script that keeps its run in ``run``."""
+    own = {"callbacks": [LastCheckpoint()], "plugins": AtomicCheckpointIO("run")}
+    return toy_trainer(**{"default_root_dir": "run", **own, **options})
+
+
+def loader(trainer: Trainer, size: int, shuffle: bool = True) -> ExactDataLoader:
+    return ExactDataLoader(cast(Any, range(size)), trainer, batch_size=4, shuffle=shuffle)
+
+
+class Hooked(LightningDataModule):
+    def predict_dataloader(self) -> ExactDataLoader:
+        assert self.trainer is not None
+        return loader(self.trainer, 10, shuffle=False)
+
+
+class Writer(BasePredictionWriter):
+    written: Sequence[Any] = ()
+
+    def write_on_epoch_end(self, *arguments: Any) -> None:
+        self.written = arguments[-1]
+
+
+@pytest.mark.parametrize("is_hooked", [False, True])
+def test_predictions_are_of_each_sample_in_order_and_a_writer_knows_which(is_hooked):
+    trainer = script(callbacks=[writer := Writer("epoch")])
+    source: Any = Hooked() if is_hooked else loader(trainer, 10, shuffle=False)
+    batches = cast(Any, trainer.predict(Numbers(), source))
+    assert torch.cat(batches).tolist() == [*range(10)]
+    assert writer.written == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]]
+
+
+@pytest.mark.parametrize("share", [2, 0.5])
+def test_what_it_overfits_is_the_same_in_each_epoch(workplace, share):
+    trainer = script(overfit_batches=share)
+    trainer.fit(model := Numbers(), loader(trainer, 16))
+    first, second = torch.stack(model.seen).view(2, -1).tolist()
+    assert first == second
+
+
+def train_beside(*, steps: int) -> Numbers:
+    trainer = script(max_steps=steps)
+    loaders = {"long": loader(trainer, 20), "short": loader(trainer, 8)}
+    trainer.fit(model := Numbers(), loaders, ckpt_path=newest_checkpoint("run"))
+    return model
+
+
+def test_a_shorter_loader_begins_again_until_the_longer_one_ends(
+    workplace, tmp_path_factory, monkeypatch
+):
+    whole = train_beside(steps=-1).seen
+    longs, shorts = (torch.stack([batch[name] for batch in whole]) for name in ("long", "short"))
+    assert [sorted(epoch.flatten().tolist()) for epoch in longs.split(5)] == [[*range(20)]] * 2
+    rounds = [shorts[start : start + 2] for start in (0, 2, 5, 7)]
+    assert [sorted(part.flatten().tolist()) for part in rounds] == [[*range(8)]] * 4
+    monkeypatch.chdir(tmp_path_factory.mktemp("again"))
+    resumed = [batch for steps in (3, 9, -1) for batch in train_beside(steps=steps).seen]
+    assert str(resumed) == str(whole)
+
+
+def test_a_run_may_be_trained_in_a_thread(workplace):
+    model = Numbers()
+    trainer = script()
+    thread = Thread(target=trainer.fit, args=(model, loader(trainer, 16)))
+    thread.start()
+    thread.join()
+    assert len(model.seen) == 8
+    assert newest_checkpoint("run")
+
+
+@cases("hook", "train", "validation", "predict")
+def test_a_signal_ends_all_that_a_trainer_does_and_another_run_can_follow(workplace, hook):
+    def interrupt(trainer: Trainer, _: object, batch: object, batch_idx: int, *__: object) -> None:
+        if batch_idx == 1 and not sent:
+            sent.append(os.kill(os.getpid(), signal.SIGINT))
+
+    sent: list[None] = []
+    at: Any = {f"on_{hook}_batch_start": interrupt}
+    trainer = script(callbacks=[LambdaCallback(**at), LastCheckpoint()])
+    model, batches = Numbers(), loader(trainer, 16)
+    use: Any = {"train": trainer.fit, "validation": trainer.validate, "predict": trainer.predict}
+    evaluated = batches if hook == "train" else loader(trainer, 16, shuffle=False)
+    with pytest.raises(SystemExit, match="75"):
+        use[hook](model, evaluated)
+    trainer.fit(model.train(), batches, ckpt_path=newest_checkpoint("run"))
+    assert len(model.seen) == 8
+
+
+def test_an_address_is_refused_before_a_folder_of_its_name_is_made(workplace):
+    trainer = script(default_root_dir="memory://bucket")
+    with pytest.raises(UserError, match="path: must be a file of this machine, got memory:/bucket"):
+        trainer.fit(Numbers(), loader(trainer, 16))
+    with pytest.raises(UserError, match="storage_options: must be left out"):
+        AtomicCheckpointIO("run").save_checkpoint({}, "run/a.ckpt", {"retries": 1})
+    assert not [*workplace.iterdir()]
