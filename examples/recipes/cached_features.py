@@ -105,5 +105,5 @@ class CachedFeatures(ImageClassifier):
 
 def open_as_classifier(checkpoint: dict[str, Any]) -> None:
     """Makes a checkpoint one of an ``ImageClassifier``, which opens it without ``--import``."""
-    for facts in (checkpoint["hyper_parameters"], checkpoint.get("about", {})):
+    for facts in (checkpoint, checkpoint.get("about", {})):
         facts["model"] = ImageClassifier.__name__

@@ -38,7 +38,8 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
     paths = [Path("runs") / name for name in ("each_time", "once")]
     each_time, once = (load(path / "checkpoints" / "best.ckpt")["state_dict"] for path in paths)
     checkpoint = load(paths[1] / "checkpoints" / "best.ckpt")
-    assert checkpoint["about"]["model"] == "ImageClassifier"  # which opens it without --import
+    # which opens it without --import
+    assert checkpoint["about"]["model"] == checkpoint["model"] == "ImageClassifier"
     for name, value in each_time.items():
         torch.testing.assert_close(once[name], value, rtol=1e-4, atol=1e-5)
     assert not torch.equal(once["network.fc.weight"], load(Path("weights.pth"))["fc.weight"])

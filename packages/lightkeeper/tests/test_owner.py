@@ -93,8 +93,10 @@ EDITS: dict[str, dict[str, str]] = {
         "from torchmetrics import Metric\n": "from torchmetrics import Metric\n"
         "from torchmetrics.classification import MulticlassAUROC\n",
         'metrics if num_classes <= 5 else metrics | {"top5": TopKAccuracy(5)}': "metrics",
-        "    def setup(self, stage: str) -> None:\n": "    def on_save_checkpoint(self, checkpoint):\n"
-        '        checkpoint["team"] = "flowers"\n\n    def setup(self, stage: str) -> None:\n',
+        '        checkpoint["model"] = type(self).__name__\n': (
+            '        checkpoint["model"] = type(self).__name__\n'
+            '        checkpoint["team"] = "flowers"\n'
+        ),
     },
     "project/model/networks.py": {
         'return "resnet9_slim" if is_small and weights is None else "resnet18"': 'return "convnext_tiny"'
