@@ -102,8 +102,6 @@ def reason(error: LocalError) -> str:
 
 
 def _why(error: BaseException) -> str:
-    if "cannot identify image file" in str(error):
-        return "not an image"
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
 
 
@@ -129,8 +127,11 @@ def _opened(file: str | Path | BytesIO) -> Image.Image:
     try:
         image = Image.open(file, formats=[*_FORMATS])
     except UnidentifiedImageError as error:
-        if not read_bytes(file, 4).startswith(_TIFF_STARTS):
-            raise
+        start = read_bytes(file, 20)
+        if not start.startswith(_TIFF_STARTS):
+            raise ValueError(
+                f"not an image: it begins with {start!r}" if start else "not an image: it is empty"
+            ) from error
         raise ValueError(
             "its TIFF header is damaged, or its channels or bits are of a kind that Pillow lacks;"
             " see the option channels"
