@@ -249,7 +249,7 @@ def table(*rows, header="path,label,split"):
     ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column: must name"),
     ({"t.json": "[{}]"}, "each line must be the object of an image"),
     ({"t.json": "[\n {}\n]"}, "line 1, column 1: Expecting value; each line must be an image's"),
-    ({"t.zip": "PK\3\4\0\0"}, "is not plain text, .*: save a spreadsheet as CSV, unpack an arch"),
+    ({"t.zip": "PK\3\4\0\0"}, "is no plain text .*: save a spreadsheet as CSV, unpack an arch"),
     ({"t.parquet": ""}, r"needs the package pyarrow: pip install pyarrow$"),
     ({"t.jsonl": "{"}, r"t\.jsonl' cannot be read as a table: line 1"),
     ({"t.jsonl": "{}\n\n{]"}, r"t\.jsonl' cannot be read as a table: line 3"),

@@ -137,7 +137,7 @@ def _opened(file: str | Path | BytesIO) -> Image.Image:
             " see the option channels"
         ) from error
     try:
-        _require_shape(image.size)
+        require_shape(image.size)
         if image.format == "PNG":
             image.load()
     except Exception:
@@ -152,7 +152,7 @@ def _require_file(path: str | Path) -> None:
         raise ValueError("not a file")
 
 
-def _require_shape(shape: tuple[int, ...]) -> None:
+def require_shape(shape: tuple[int, ...]) -> None:
     """Raises an error for width and height, in any order, that no image of a data set has."""
     shorter, longer = sorted(shape)
     if not 0 < longer <= _LONGEST * shorter:
@@ -304,7 +304,7 @@ def read_bands(path: str | Path, bands: Bands) -> Tensor:
                 f"it is {stored.dtype} {stored.shape}, not uint{bits} (height, width, {channels});"
                 " see the options channels and bits"
             )
-        _require_shape(pixels.shape[:2])
+        require_shape(pixels.shape[:2])
         return _turned(torch.from_numpy(pixels).permute(2, 0, 1), turn)
 
 

@@ -73,11 +73,10 @@ def read_sheet(file: Path) -> Sheet:
             text = decoded(file.read_bytes())
             if "\0" in text:
                 raise ValueError(
-                    "it is not plain text, as UTF-8 is: save a spreadsheet as CSV, unpack an archive,"
-                    " or name a folder of images"
+                    "it is no plain text in UTF-8: save a spreadsheet as CSV, unpack an archive, or"
+                    " name a folder of images"
                 )
-            read = _json_records if suffix in (".json", ".jsonl", ".ndjson") else _csv_records
-            records = read(text)
+            records = _json_records(text) if "json" in suffix else _csv_records(text)
         rows = {line: _texts(record) for line, record in records}
     except (ValueError, RecursionError, csv.Error) as error:
         why = printable(first_sentence(error))[:200]
@@ -124,7 +123,8 @@ def _json_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
             content = json.loads(record)
         except json.JSONDecodeError as error:
             raise ValueError(
-                f"line {line}, column {error.colno}: {error.msg}; each line must be an image's object"
+                f"line {line}, column {error.colno}: {error.msg};"
+                " each line must be an image's object"
             ) from error
         if not isinstance(content, dict):
             raise ValueError("each line must be the object of an image")
