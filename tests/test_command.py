@@ -23,6 +23,7 @@ from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import (
     FLOWERS,
+    ONE_CPU,
     RUN,
     SLIM,
     TINY,
@@ -230,6 +231,7 @@ extra -> unrecognized arguments: extra
 --data.root=x -> Option 'root' is not accepted
 --model.optimizer.momentum=1 --model.optimizer=AdamW -> Option 'momentum' is not accepted
 --data=FoldrDataModule -> no folder, file or ImageDataModule 'FoldrDataModule'; did you mean FolderDataModule
+--data=. --data.root=x -> --data and --data.root name different images; give one of them
 --data=torch.nn.Linear -> --data: there is no folder, file or ImageDataModule 'torch.nn.Linear'
 --data=./nowhere -> --data: there is no folder, file or ImageDataModule './nowhere'
 --model.optimizer={{ -> --model.optimizer: while parsing a flow node did not find expected node content
@@ -245,6 +247,7 @@ extra -> unrecognized arguments: extra
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
 --config={{trainer: {{max_epocs: 3}}}} -> 'max_epocs'; did you mean --trainer.max_epochs?
 --config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: [Errno 2] No such file
+--trainer.min_steps=99 -> --trainer.min_steps: must be given with --trainer.max_epochs, which is
 --trainer.limit_test_batches=0 -> --trainer.limit_test_batches: must be above 0
 --trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir: must be a folder of this machine
 --trainer.default_root_dir=/dev/null -> Not a directory: '/dev/null/
@@ -292,14 +295,9 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
         broken = make_folder(workplace / "broken", {"blue": 6, "red": 6}) / "red" / "3.jpg"
         broken.write_bytes(broken.read_bytes()[:-100])
     before = sorted(workplace.iterdir())
-    usual = [
-        FLOWERS,
-        *SLIM,
-        "--trainer.devices=1",
-        "--trainer.accelerator=cpu",
-        "--data.batch_size=64",
-    ]
-    assert answer in one_line(lambda: fit(*usual, *split(args)), capsys)
+    assert answer in one_line(
+        lambda: fit(FLOWERS, *SLIM, *ONE_CPU, "--data.batch_size=64", *split(args)), capsys
+    )
     assert sorted(workplace.iterdir()) == before
 
 
@@ -328,6 +326,8 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
         "unrecognized arguments: --data.root=x; did you mean --root?",
     ),
     (check_data.parser().parse_args, [], "the following arguments are required: source"),
+    (check_data.parser().parse_args, ["a.csv", "--output=a.csv"], "--output: must be a file that"),
+    (EvaluateCLI, ["a.ckpt", "--output", "./a.ckpt"], "--output: must be a file that no other"),
     (check_data.parser().parse_args, [""], "an argument has no value; is a variable of the"),
     (check_data.parser().parse_args, ["x", "--output", ""], "--output has no value"),
     (report.parser().parse_args, ["x", "--import="], "--import has no value"),

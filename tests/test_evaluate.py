@@ -334,3 +334,10 @@ def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     output = f"--output={tmp_path / 'no' / 'page.html'}"
     for command in (lambda: report_of(tiny_run, output), lambda: evaluate(f"{checkpoint}", output)):
         assert "parent directory does not exist" in one_line(command, capsys)
+
+
+def test_metrics_are_written_although_nobody_reads_the_table(checkpoint, monkeypatch):
+    monkeypatch.setattr("project.evaluate.metrics_table", None)  # an error, as of ``| head``
+    with pytest.raises(TypeError):
+        evaluate(f"{checkpoint}")
+    assert read_json(checkpoint.with_suffix(".test.metrics.json"))["per_class"]

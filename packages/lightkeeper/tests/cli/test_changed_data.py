@@ -32,8 +32,10 @@ def test_a_resumed_run_says_that_as_many_images_are_others(workplace, capsys):
     last = load(LAST)
     del last[ABOUT]["digests"]  # as in checkpoints of before
     torch.save(last, LAST)
+    Path("runs/run/config.yaml").unlink()
     stop_at(4, *FILES)
-    assert "changed" not in capsys.readouterr().err
+    notes = re.findall("changed|from here on .*", capsys.readouterr().err)
+    assert notes == ["from here on options may be others, as config.yaml is lost"]
 
 
 def test_a_run_resumes_with_the_same_images_in_another_place_alone(workplace, capsys):

@@ -41,11 +41,12 @@ def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(root,
     }
     for file in broken.values():
         Path(file).write_bytes(b"")
-    data = attached(module(root))
-    assert served(data) == {split: files - {broken[split]} for split, files in whole.items()}
+    assert served(attached(module(root))) == {
+        split: files - {broken[split]} for split, files in whole.items()
+    }
     warning = capsys.readouterr().err.strip()
     assert warning.startswith("warning: 3 of 40 files cannot be read as images and are left out: ")
-    assert all(f"'{file}' (not an image)" in warning for file in broken.values())
+    assert all(f"'{file}' (not an image: it is empty)" in warning for file in broken.values())
 
 
 @cases(

@@ -49,18 +49,18 @@ def test_spellings_of_spreadsheets_are_read_without_an_option(root, encoding, se
     assert data.class_names == [names["daisy"], names["rose"]]
     plain = module(write(root / "plain.csv", [row[:2] for row in rows]))
     assert data.files() == plain.files()
-    unused = "not used: the column a note; or | more, quoted"
-    assert data.layout == f"2 classes from the column label; {unused}"
+    assert data.layout == (
+        "2 classes from the column label; not used: the column a note; or | more, quoted"
+    )
 
 
 def test_paths_and_labels_of_other_systems_are_found_in_the_same_splits(tmp_path):
     root = write_folder(tmp_path, {"caf\u00e9/new": 30, "tea": 30})
     rows = [(path, path.split("/")[0]) for path, _ in rows_of(root)]
-    plain = module(write(root / "plain.csv", rows))
     other = [[normalize("NFD", cell).replace("/", "\\") for cell in row] for row in rows]
     data = module(write(root / "windows.csv", other))
     assert data.class_names == ["caf\u00e9", "tea"]
-    assert data.files() == plain.files()
+    assert data.files() == module(write(root / "plain.csv", rows)).files()
 
 
 def lines(*rows):
@@ -96,7 +96,13 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
         "from the column 2",
     ),
     (
-        {"t.csv": lines("image,class", *each(12, lambda i: f'img\\i{i}.jpg,"c, {i % 2}"'))},
+        {
+            "t.csv": lines(  # of Excel
+                *("sep=,", "image,class,,"),
+                *each(12, lambda i: f'img\\i{i}.jpg,"c, {i % 2}",,'),
+                *(",,,", ",,,"),
+            )
+        },
         ["c, 0", "c, 1"],
         f"from the column class; {REST}",
     ),
@@ -126,7 +132,7 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
             )
         },
         ["cat", "dog"],
-        "from the column label; splits from the column is_valid",
+        "from the column label; splits from the column is_valid; test cut from train",
     ),
     (
         {
@@ -136,7 +142,7 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
             )
         },
         ["cat", "dog"],
-        "from the column label; splits from the column data set",
+        "from the column label; splits from the column data set; val cut from train",
     ),
     (
         {
@@ -173,7 +179,7 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
         ["cat", "dog"],
         "from the column label; their names from names.json; train from train.csv; val from"
         " valid.csv; 2 images of test.csv have no classes: they are for the command predict; images"
-        " without a class are left out: 2, such as img/i10.jpg",
+        " without a class are left out: 2, such as img/i10.jpg; test cut from train",
     ),
     (
         {
@@ -183,7 +189,8 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
             for split, count in {"train": 8, "test": 2}.items()
         },
         ["a", "b"],
-        "from the columns a and b; train from train/_classes.csv; test from test/_classes.csv",
+        "from the columns a and b; train from train/_classes.csv; test from test/_classes.csv;"
+        " val cut from train",
     ),
     (
         {
@@ -193,10 +200,11 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
         },
         ["0", "1"],
         "from the column label; splits from the folders test and train; images without a class are"
-        " left out: 1, such as test/1.jpg; no test images of 0",
+        " left out: 1, such as test/1.jpg; no test images of 0; val cut from train",
     ),
 )
 def test_the_tables_that_people_have_are_understood_and_said(tmp_path, tables, names, layout):
+    (tmp_path / "folder.json").mkdir()
     data = module(write_tables(tmp_path, IMAGES, tables))
     assert data.class_names == names
     assert data.split_sizes()["val"] == (4 if "is_valid" in layout else 2)
@@ -240,6 +248,8 @@ def table(*rows, header="path,label,split"):
     ),
     ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column: must name"),
     ({"t.json": "[{}]"}, "each line must be the object of an image"),
+    ({"t.json": "[\n {}\n]"}, "line 1, column 1: Expecting value; each line must be an image's"),
+    ({"t.zip": "PK\3\4\0\0"}, "is no plain text .*: save a spreadsheet as CSV, unpack an arch"),
     ({"t.parquet": ""}, r"needs the package pyarrow: pip install pyarrow$"),
     ({"t.jsonl": "{"}, r"t\.jsonl' cannot be read as a table: line 1"),
     ({"t.jsonl": "{}\n\n{]"}, r"t\.jsonl' cannot be read as a table: line 3"),

@@ -98,8 +98,8 @@ def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
 
 @cases(
     "content why",
-    (b"", "not an image"),
-    (b"<html>not found</html>", "not an image"),
+    (b"", "not an image: it is empty"),
+    (b"<html>not found</html>", "not an image: it begins with b'<html>not"),
     (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "not an image"),
     (claiming_png(60000, 60000), r"Image size \(\d+ pixels\) exceeds"),
     (claiming_png(2, 60000), "one side is more than 1000 times"),

@@ -133,7 +133,8 @@ def test_a_folder_that_cannot_be_learnt_from_is_refused(tmp_path, folders, messa
         ["train/cat.{}.jpg", "train/dog.{}.jpg", "test/dog.{}.jpg"],
         "([a-z]+)[.][0-9]",
         ["cat", "dog"],
-        "2 classes from paths, by '([a-z]+)[.][0-9]'; test from test/; no test images of cat",
+        "2 classes from paths, by '([a-z]+)[.][0-9]'; test from test/; no test images of"
+        " cat; val cut from train",
     ),
     (
         ["animals/cat/{}.jpg", "animals/dog/{}.jpg", "cars/audi/{}.jpg"],
@@ -159,7 +160,7 @@ def test_a_regular_expression_finds_classes_in_paths(tmp_path, patterns, label_f
     (
         {"Train/a": 5, "Train/b": 5, "Validation/a": 2, "Validation/b": 2},
         (8, 4, 2),
-        "2 classes from the folders of data/Train/; val from Validation/",
+        "2 classes from the folders of data/Train/; val from Validation/; test cut from train",
     ),
     (
         {"train/a": 5, "train/b": 5, "dev/a": 2, "dev/b": 2, "eval/a": 1, "eval/b": 1},
@@ -169,7 +170,8 @@ def test_a_regular_expression_finds_classes_in_paths(tmp_path, patterns, label_f
     (
         {"seg_train/seg_train/a": 5, "seg_train/seg_train/b": 5, "seg_test/a": 2, "seg_test/b": 2},
         (8, 2, 4),
-        "2 classes from the folders of data/seg_train/seg_train/; test from seg_test/",
+        "2 classes from the folders of data/seg_train/seg_train/; test from seg_test/; val cut from"
+        " train",
     ),
     (
         {"train_images/a": 5, "train_images/b": 5, "test_images": 7},

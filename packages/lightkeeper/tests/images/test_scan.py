@@ -37,7 +37,7 @@ def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_b
     names = ("a", "a/field", "a/field/far/away", "a/field.jpg", "b", "b/field", "only below/sub")
     root = write_folder(tmp_path, dict.fromkeys(names, 3))
     expected = ImageFolder(str(root))
-    for name in (".git", "__MACOSX", "@eaDir"):
+    for name in (".git", "__MACOSX", "@eaDir", "#recycle", "System Volume Information"):
         write_folder(root, dict.fromkeys((f"{name}/a", f"a/{name}", f"a/field/{name}"), 2))
     data = Files(str(root))
     assert data.class_names == expected.classes
@@ -89,6 +89,8 @@ def test_links_are_followed_unless_they_lead_back_up(tmp_path):
     [
         (b"a b.jpg\n\n\xff.jpg\nlast", ["a b.jpg", "\udcff.jpg", "last"]),
         (b"two\nlines.jpg\0b.jpg\0", ["two\nlines.jpg", "b.jpg"]),
+        (b"\xef\xbb\xbfa.jpg\r\nb.jpg\r\n", ["a.jpg", "b.jpg"]),
+        ("a.jpg\r\nü.jpg".encode("utf-16"), ["a.jpg", "ü.jpg"]),  # of PowerShell
         (b"", []),
     ],
 )

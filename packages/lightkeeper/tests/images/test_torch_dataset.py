@@ -153,11 +153,15 @@ def always(sample: Any, **facts: Any) -> Samples:
     (always((np.zeros((8, 8, 3)), 0)), "got ndarray"),
     (always((torch.zeros(8, 8, 3, dtype=torch.uint8), 0)), r"height, width\), got .*\(8, 8, 3\)"),
     (always((IMAGE.convert("L").convert("F"), 0)), "32 bits"),
+    (
+        always((IMAGE.crop((3, 3, 3, 8)), 0)),
+        r"^Samples\[\d+\]: one side is more than 1000 times the",
+    ),
     (always((IMAGE, 0.0)), "'float' object cannot be interpreted as an integer"),
     (always((IMAGE, 2)), "its label must be from 0 to 1, got 2; see class_names"),
     (always((IMAGE, -1)), "its label must be from 0 to 1, got -1"),
     (TensorDataset(torch.zeros(9, 3, 8, 8).byte()), r"must be \(image, label\), got tuple"),
-    (always((b"no image", 0)), r"^'Samples\[\d+\]' cannot be read as an image \(not an image\)"),
+    (always((b"no image", 0)), r"^'Samples\[\d+\]' cannot be read as an image \(not an image: "),
 )
 def test_what_is_no_image_with_a_label_is_refused_before_training(dataset, text):
     with pytest.raises(UserError, match=text):

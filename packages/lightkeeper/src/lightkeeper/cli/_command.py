@@ -14,7 +14,7 @@ from jsonargparse.typing import restricted_number_type
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from ..exact._errors import LINES, UserError, note, printable
+from ..exact._errors import LINES, UserError, note, printable, require
 from ._classes import ClassParser, candidates, class_parser
 from ._command_line import MODEL_BASES, TRAINER_BASES, Bases, CommandLine
 from ._parser import full_name, name_of
@@ -137,6 +137,12 @@ class Command(LightningCLI):
         trainer = self.config.trainer
         if trainer.max_epochs and "trainer.max_epochs" not in self.given:  # our default gives way
             is_limited = trainer.max_steps != -1 or trainer.max_time
+            require(
+                is_limited or not trainer.min_steps,
+                "--trainer.min_steps",
+                trainer.min_steps,
+                f"given with --trainer.max_epochs, which is {trainer.max_epochs}, or max_steps",
+            )
             least = max(trainer.max_epochs, trainer.min_epochs or 1)
             trainer.max_epochs = -1 if is_limited else least
 

@@ -94,8 +94,7 @@ class CommandLine:
     @property
     def names(self) -> set[str]:
         """Returns the names of all options that are given."""
-        flags = [full_name(word.partition("=")[0]) for word in self.flags]
-        return {*flags, *(name for config in self.configs for name in config)}
+        return _names_of(self.flags).union(*self.configs)
 
     def _require_callbacks(self) -> None:
         """Refuses names of no callback, for which jsonargparse lists all that it has tried."""
@@ -128,7 +127,14 @@ class CommandLine:
                     del config[key]
                     if cls is not classes[key]:
                         _drop_others(config, key, classes[key])
+        # of flags, the last config has the path that --data names
+        for name in _names_of(self.flags) & self.configs[-1].keys() & {"data.root", "data.file"}:
+            raise UserError(f"--data and --{name} name different images; give one of them")
         return classes
+
+
+def _names_of(flags: Iterable[str]) -> set[str]:
+    return {full_name(word.partition("=")[0]) for word in flags}
 
 
 def whole_words(args: Iterable[str]) -> list[str]:

@@ -54,7 +54,11 @@ _SYSTEM = {
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "; make room, or write elsewhere"
     ),
     **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.EPIPE, errno.ENAMETOOLONG, errno.ENOTDIR), ""
+        (
+            *(errno.EACCES, errno.EPERM, errno.EPIPE),
+            *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
+        ),
+        "",
     ),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.EAGAIN), f"; {_FEWER}"),
 }

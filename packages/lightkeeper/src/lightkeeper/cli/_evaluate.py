@@ -161,9 +161,11 @@ class EvaluateCommand(Command):
             "split": split,
             **measured(self.trainer, self.model).get("val" if split == "val" else "test", {}),
         }
-        self.show_results(metrics, split)
         output = self.config.output or Path(checkpoint).with_suffix(f".{split}.metrics.json")
-        write_text(output, json.dumps(metrics, indent=2, default=str) + "\n")
+        try:
+            self.show_results(metrics, split)
+        finally:  # also if nobody reads on, as head
+            write_text(output, json.dumps(metrics, indent=2, default=str) + "\n")
         self.say(f"\n  written to {output}")
 
     def _require_fitting_data(self) -> None:

@@ -124,7 +124,9 @@ class FitCommand(Command):
         self.run = RunFolder(root, name)
         self.run.require_unfinished()
         resumed = resumable(self.run.path)
-        self._earlier = read_config(str(self.run.config)) if resumed else {}
+        self._earlier = (
+            read_config(str(self.run.config)) if resumed and self.run.config.is_file() else {}
+        )
         self.prepare_options(config, self._earlier)
         if trainer.precision is None and not trainer.plugins:  # which may be one of precision
             trainer.precision = best_precision(trainer.accelerator)
@@ -254,7 +256,9 @@ class FitCommand(Command):
                 " --name"
             )
         changes: list[str] = []
-        if self.trainer.is_global_zero:
+        if not self._earlier:
+            changes.append("options may be others, as config.yaml is lost")
+        elif self.trainer.is_global_zero:
             options = flat(read_yaml(config, "--config"))
             differs = partial(change_of_data, about, self.datamodule)
             changes = changed_options(self.run, self._earlier, options, differs)

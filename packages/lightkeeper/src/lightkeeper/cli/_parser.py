@@ -4,6 +4,7 @@ It imports neither torch nor Lightning, so that ``--help`` is quick.
 """
 
 import json
+import os
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
@@ -97,12 +98,24 @@ class CommandParser(ArgumentParser):
 
 
 def require_values(words: Sequence[str]) -> None:
-    """Refuses empty arguments and values, which a shell makes of variables that are not set."""
+    """Refuses empty arguments and values, which a shell makes of variables that are not set.
+
+    An output must not be another argument, too, such as the file that is read.
+    """
+    files = [os.path.realpath(word.partition("=")[2] or word) for word in words]
     for before, word in pairwise(["", *words]):
         option, equals, value = word.partition("=")
         if not word or (option.startswith("--") and equals and not value):
             option = option or (before if before.startswith("--") else "an argument")
             raise UserError(f"{option} has no value; is a variable of the command not set?")
+        name = option if equals else before
+        require(
+            name not in ("--output", "--output_predictions", "--embeddings")
+            or files.count(os.path.realpath(value or word)) == 1,
+            name,
+            value or word,
+            "a file that no other argument is",
+        )
 
 
 def full_name(option: str) -> str:

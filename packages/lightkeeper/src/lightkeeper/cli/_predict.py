@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 from tqdm import tqdm
 
-from ..exact._errors import LINES, UserError, note, printable, require
+from ..exact._errors import LINES, UserError, note, printable
 from ..exact._files import whole_file
 from ..images._data_module import ImageDataModule
 from ..images._files import FileDataset, why_unreadable
@@ -73,12 +73,6 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
         )
     _require_new("--output", output, options.overwrite or options.resume)
     _require_new("--embeddings", options.embeddings, options.overwrite)
-    require(
-        output is None or options.embeddings != output,
-        "--embeddings",
-        output,
-        "another file than --output",
-    )
     paths = _listed(options, model)
     header = ["path", *columns(torch.zeros(len(model.class_names))), "error"]
     earlier = resume_rows(output, header) if options.resume and os.path.exists(output) else []

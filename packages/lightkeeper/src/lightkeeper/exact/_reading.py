@@ -75,7 +75,10 @@ def _require_modest(path: str | Path) -> None:
     torch compares no checksums.
     """
     with open(path, "rb") as file:
-        if not file.peek(len(_ZIP)).startswith(_ZIP):
+        start = file.peek(20)[:20]
+        if not start.startswith(_ZIP):
+            if start[:1] not in (b"\x80", b"L"):  # as pickles begin
+                raise ValueError(f"it begins with {start!r}, as no file of torch's does")
             for _ in range(_OLD_PICKLES):
                 if file.peek(1):  # torch says what is wrong with a shorter one
                     _require_modest_pickle(file)
@@ -84,7 +87,7 @@ def _require_modest(path: str | Path) -> None:
         with zipfile.ZipFile(file) as archive:
             parts = archive.infolist()
             if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
-                raise ValueError("it is compressed, as torch's files are not")
+                raise ValueError("it is compressed, as TorchScript's files are; save a state_dict")
             if any(part.external_attr & _DIRECTORY for part in parts):
                 raise ValueError("a part is marked as a folder")  # torch would read nothing
             if damaged := archive.testzip():

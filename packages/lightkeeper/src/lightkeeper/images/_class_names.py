@@ -82,7 +82,7 @@ def names_of_numbers(
         file
         for folder in folders
         for file in (*folder.glob("classes.txt"), *sorted(folder.glob("*.json")))
-        if file not in tables
+        if file.is_file() and file not in tables
     ]
     readings = {str(file): _names_in(file, {*numbers}) for file in files}
     names = {source: by_number for source, by_number in readings.items() if by_number}

@@ -102,8 +102,6 @@ def reason(error: LocalError) -> str:
 
 
 def _why(error: BaseException) -> str:
-    if "cannot identify image file" in str(error):
-        return "not an image"
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
 
 
@@ -129,14 +127,17 @@ def _opened(file: str | Path | BytesIO) -> Image.Image:
     try:
         image = Image.open(file, formats=[*_FORMATS])
     except UnidentifiedImageError as error:
-        if not read_bytes(file, 4).startswith(_TIFF_STARTS):
-            raise
+        start = read_bytes(file, 20)
+        if not start.startswith(_TIFF_STARTS):
+            raise ValueError(
+                f"not an image: it begins with {start!r}" if start else "not an image: it is empty"
+            ) from error
         raise ValueError(
             "its TIFF header is damaged, or its channels or bits are of a kind that Pillow lacks;"
             " see the option channels"
         ) from error
     try:
-        _require_shape(image.size)
+        require_shape(image.size)
         if image.format == "PNG":
             image.load()
     except Exception:
@@ -151,7 +152,7 @@ def _require_file(path: str | Path) -> None:
         raise ValueError("not a file")
 
 
-def _require_shape(shape: tuple[int, ...]) -> None:
+def require_shape(shape: tuple[int, ...]) -> None:
     """Raises an error for width and height, in any order, that no image of a data set has."""
     shorter, longer = sorted(shape)
     if not 0 < longer <= _LONGEST * shorter:
@@ -303,7 +304,7 @@ def read_bands(path: str | Path, bands: Bands) -> Tensor:
                 f"it is {stored.dtype} {stored.shape}, not uint{bits} (height, width, {channels});"
                 " see the options channels and bits"
             )
-        _require_shape(pixels.shape[:2])
+        require_shape(pixels.shape[:2])
         return _turned(torch.from_numpy(pixels).permute(2, 0, 1), turn)
 
 

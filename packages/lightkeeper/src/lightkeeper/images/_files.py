@@ -17,7 +17,7 @@ from torch import Tensor
 from ..exact._errors import UnreadableFileError, UserError, printable
 from ..exact._randomness import Purpose, uniform
 from ._batch import ImageBatch, Keys, split_keys
-from ._decode import decode, open_image, read_bands, reason, upright_size
+from ._decode import decode, open_image, read_bands, reason, require_shape, upright_size
 from ._preprocessing import (
     Bands,
     Preprocessing,
@@ -78,6 +78,7 @@ def fit_pixels(
 ) -> Tensor:
     """Fits decoded pixels likewise."""
     _, height, width = pixels.shape
+    require_shape((height, width))  # of a dataset's image, which may be an empty crop
     return _fit((width, height), lambda _: pixels, preprocessing, draws, scale)
 
 

@@ -180,6 +180,8 @@ class ImageFilesDataModule(ResizedDataModule):
                 f"each fold cuts a test set, but '{self.source}' has one already", "folds"
             )
         fractions = {split: share for split, share in self.fractions.items() if split not in splits}
+        if fractions and len(splits) > 1:
+            notes.append(f"{listed(fractions)} cut from train")
         if self.train_fraction < 1:  # behind the others, so that these stay as they are
             fractions[_LEFT_OUT] = (1 - sum(fractions.values())) * (1 - self.train_fraction)
         train = [file for file in files if file.split == "train"]

@@ -10,9 +10,13 @@ from unicodedata import normalize
 from ..exact._errors import listed
 from ._decode import IMAGE_SUFFIXES
 from ._preprocessing import Bands
+from ._sheet import UTF_16, decoded
 
-# of macOS's archives, Synology's thumbnails, Windows
-_OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini"}
+_OF_SYSTEMS = {
+    *("__MACOSX", "lost+found"),
+    *("$RECYCLE.BIN", "System Volume Information", "Thumbs.db", "desktop.ini"),  # Windows
+    *("@eaDir", "#recycle", "#snapshot", "@Recycle", "@Recently-Snapshot"),  # Synology, QNAP
+}
 
 
 def images_below(
@@ -109,5 +113,7 @@ def image_paths(
 
 def listed_paths(stream: BinaryIO) -> list[str]:
     """Reads paths, one a line; or with NUL between them, as ``find -print0`` writes them."""
-    text = stream.read().replace(b"\r\n", b"\n")
-    return [os.fsdecode(path) for path in text.split(b"\0" if b"\0" in text else b"\n") if path]
+    content = stream.read()
+    text = decoded(content) if content.startswith(UTF_16) else os.fsdecode(content)
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    return [path for path in lines.split("\0" if "\0" in lines else "\n") if path]

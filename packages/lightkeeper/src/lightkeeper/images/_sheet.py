@@ -18,7 +18,8 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 LABELS = ("label", "class", "target", "category")
 _SEPARATORS = ",;\t| "
 _SAMPLE = 2**14
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""The marks that texts in UTF-16 begin with."""
 
 
 def key_of(name: str) -> str:
@@ -68,10 +69,14 @@ def read_sheet(file: Path) -> Sheet:
     try:
         if suffix == ".parquet":
             records = _parquet_records(file)
-        elif suffix in (".json", ".jsonl", ".ndjson"):
-            records = _json_records(decoded(file.read_bytes()))
         else:
-            records = _csv_records(decoded(file.read_bytes()))
+            text = decoded(file.read_bytes())
+            if "\0" in text:
+                raise ValueError(
+                    "it is no plain text in UTF-8: save a spreadsheet as CSV, unpack an archive, or"
+                    " name a folder of images"
+                )
+            records = _json_records(text) if "json" in suffix else _csv_records(text)
         rows = {line: _texts(record) for line, record in records}
     except (ValueError, RecursionError, csv.Error) as error:
         why = printable(first_sentence(error))[:200]
@@ -117,7 +122,10 @@ def _json_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
         try:
             content = json.loads(record)
         except json.JSONDecodeError as error:
-            raise ValueError(f"line {line}, column {error.colno}: {error.msg}") from error
+            raise ValueError(
+                f"line {line}, column {error.colno}: {error.msg};"
+                " each line must be an image's object"
+            ) from error
         if not isinstance(content, dict):
             raise ValueError("each line must be the object of an image")
         yield line, content
@@ -125,7 +133,7 @@ def _json_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
 
 def decoded(content: bytes) -> str:
     """Decodes UTF-8, UTF-16 with its mark, or else what Western editions of Windows write."""
-    marked = "utf-16" if content.startswith(_UTF_16) else "utf-8-sig"
+    marked = "utf-16" if content.startswith(UTF_16) else "utf-8-sig"
     try:
         return content.decode(marked)
     except UnicodeDecodeError:
@@ -143,6 +151,7 @@ def _csv_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
         sizes = [len(row) for _, row in _split(text[:_SAMPLE], separator, strict=False)] or [0]
         return sum(size == sizes[0] > 1 for size in sizes), separator != " ", sizes[0]
 
+    text = re.sub(r"\Asep=.(?=\r?\n)", "", text)  # of Excel
     lines = _split(text, max(_SEPARATORS, key=fit))
     names = [name.strip() for name in lines[0][1]] if lines else []
     images = [name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in names]
@@ -160,7 +169,7 @@ def _csv_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
 
 
 def _split(text: str, separator: str, strict: bool = True) -> list[tuple[int, list[str]]]:
-    """Returns the number and the cells of each line that is not empty; quotes must be closed."""
+    """Returns the number and the cells of each line that has any; quotes must be closed."""
     lines = StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=strict)
-    return [(reader.line_num, row) for row in reader if row]
+    return [(reader.line_num, row) for row in reader if any(row)]
