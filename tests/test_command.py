@@ -311,6 +311,11 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
     ),
     (b"[" * 5000, "c.yaml: while increasing flow level exceeded maximum nesting depth"),
     (b"hello", "expected 'option: value', got 'hello'"),
+    (
+        b"trainer: {max_epochs: 1}\nmodel:\n  arch: resnet18\n  arch: resnet34\n",
+        "c.yaml: 'arch' is given twice in the mapping of line 3",
+    ),
+    (b"data:\n  batch_size: 4\ndata:\n  flip: false\n", "'data' is given twice"),
 )
 def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsys):
     (workplace / "c.yaml").write_bytes(text)

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from itertools import pairwise
@@ -170,9 +170,29 @@ def import_modules(names: str) -> str:
     return names
 
 
+def _mappings(node: yaml.Node | None) -> Iterator[yaml.MappingNode]:
+    """Yields all mappings of a YAML document."""
+    if isinstance(node, yaml.MappingNode):
+        yield node
+    if isinstance(node, yaml.CollectionNode):
+        for part in node.value:
+            for child in part if isinstance(part, tuple) else [part]:
+                yield from _mappings(child)
+
+
 def read_yaml(text: str, name: str) -> object:
-    """Reads YAML; ``name`` says in messages where it is from."""
+    """Reads YAML; ``name`` says in messages where it is from.
+
+    Refuses a key that is given twice, of which YAML's readers keep the last in silence.
+    """
     try:
-        return get_loader("yaml")(text)  # which reads 1e-3 as a number
+        content: object = get_loader("yaml")(text)  # which reads 1e-3 as a number
+        for mapping in _mappings(yaml.compose(text, yaml.SafeLoader)):
+            keys = [str(key.value) for key, _ in mapping.value]
+            twice = next((key for key in keys if keys.count(key) > 1), None)
+            if twice is not None:
+                line = mapping.start_mark.line + 1
+                raise UserError(f"{name}: '{twice}' is given twice in the mapping of line {line}")
     except yaml.YAMLError as error:
         raise UserError(f"{name}: {' '.join(str(error).split())}") from error
+    return content
