@@ -121,9 +121,10 @@ def test_a_run_may_be_trained_in_a_thread(workplace):
 def test_a_signal_ends_all_that_a_trainer_does_and_another_run_can_follow(workplace, hook):
     def interrupt(trainer: Trainer, _: object, batch: object, batch_idx: int, *__: object) -> None:
         if batch_idx == 1 and not sent:
-            sent.append(os.kill(os.getpid(), signal.SIGINT))
+            sent.append(batch_idx)
+            os.kill(os.getpid(), signal.SIGINT)
 
-    sent: list[None] = []
+    sent: list[int] = []
     at: Any = {f"on_{hook}_batch_start": interrupt}
     trainer = script(callbacks=[LambdaCallback(**at), LastCheckpoint()])
     model, batches = Numbers(), loader(trainer, 16)

@@ -137,6 +137,8 @@ class Beside(ToyData):
 class Both(ToyClassifier):
     """Keeps the images of each validation loader."""
 
+    shown: Any
+
     def training_step(self, batch, batch_idx):
         assert not batch["own"].images.any()
         assert batch["other"] in (1, 2)
@@ -148,7 +150,8 @@ class Both(ToyClassifier):
 
 @pytest.mark.parametrize("device_cache", [False, True])
 def test_each_of_several_loaders_serves_its_own_images(device_cache):
-    data, model = Beside(device_cache=device_cache), toy(Both)
+    data = Beside(device_cache=device_cache)
+    model: Any = toy(Both)
     model.shown = defaultdict(list)
     trainer(1).fit(model, datamodule=data)
     for split, shown in zip(("test", "val"), model.shown.values(), strict=True):

@@ -16,7 +16,7 @@ from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
-from ._upstream import correct_progress, reopen_epoch
+from ._upstream import correct_progress, reopen_epoch, validated_in
 from ._upstream_loop import make_exact
 
 _LOGGERS = "loggers"
@@ -127,7 +127,8 @@ class LastCheckpoint(Callback):
         if self._request.made and trainer.state.fn != "fit":
             _stop(trainer)
 
-    on_validation_batch_start = on_predict_batch_start = on_test_batch_start
+    on_validation_batch_start = on_test_batch_start  # type: ignore[assignment]  # other names
+    on_predict_batch_start = on_test_batch_start  # type: ignore[assignment]
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -146,7 +147,7 @@ class LastCheckpoint(Callback):
         """Restores states; remembers the newest metrics, at which schedules may look at first."""
         if not trainer.training:
             return
-        self._validated = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+        self._validated = validated_in(checkpoint)
         # of a checkpoint from before this callback, there are none
         self._metrics = checkpoint.get(_METRICS, {})  # Lightning clears the trainer's before
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))

@@ -160,18 +160,17 @@ class ExactDataLoader(LazyDataLoader):
         self.trainer = trainer
         self._order = {"seed": self.seed, "batch_size": batch_size, "samples": size}
         position = partial(position_of, trainer)
+        overfits: bool = trainer.overfit_batches > 0  # type: ignore[attr-defined]  # by a connector
         sampler = (
-            TrainingSampler(
-                size, batch_size, self.seed, position, devices, 0, trainer.overfit_batches > 0
-            )
+            TrainingSampler(size, batch_size, self.seed, position, devices, 0, overfits)
             if shuffle
             else EvaluationSampler(torch.arange(size), devices, 0)
         )
+        batches: dict[str, Any] = {"batch_size": batch_size // devices, "sampler": sampler}
         super().__init__(
             _SeededDataset(dataset, self.seed),
-            batch_size=1 if is_predicting else batch_size // devices,
             num_workers=num_workers,
-            **({} if is_predicting else {"sampler": sampler}),
+            **({} if is_predicting else batches),
             **worker_options(num_workers, options.pop("worker_init_fn", None)) | options,
         )
         self.before_batch = partial(seed_batch, trainer, self.seed)

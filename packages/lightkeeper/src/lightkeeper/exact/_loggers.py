@@ -156,8 +156,8 @@ class ResumingCSVLogger(CSVLogger):
 
 def logging_interval(trainer: Trainer) -> int:
     """Returns the number of steps between two that are logged: at most an epoch's; 0 logs none."""
-    steps = trainer.num_training_batches / trainer.accumulate_grad_batches
-    return math.ceil(min(trainer.log_every_n_steps, steps))  # type: ignore[attr-defined]
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+    return math.ceil(min(every, trainer.num_training_batches / trainer.accumulate_grad_batches))
 
 
 def is_logged(trainer: Trainer) -> bool:

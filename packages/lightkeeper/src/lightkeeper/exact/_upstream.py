@@ -102,6 +102,13 @@ def correct_progress(trainer: Trainer, validated: dict[str, Any]) -> None:
     )
 
 
+def validated_in(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Returns the progress of validation in a checkpoint."""
+    progress: dict[str, Any] = checkpoint["loops"]["fit_loop"]
+    validated: dict[str, Any] = progress["epoch_loop.val_loop.batch_progress"]
+    return validated
+
+
 def position_of(trainer: Trainer) -> tuple[int, int]:
     """Returns the epoch that training is in, and the number of its batches that are done.
 
