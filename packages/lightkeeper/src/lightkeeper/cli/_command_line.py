@@ -47,6 +47,7 @@ _LISTS = ("data.train_transforms", "data.batch_transforms", _CALLBACKS)
 _GROUPS = ("data", "model", "trainer", "callbacks")
 _WAITS = re.compile(r"(?!-h$|--help$|--help-all$|--print_config|.+\.help$)-[^=]+")
 """An option without its value."""
+_PATHS = ("data.root", "data.file")  # what --data PATH names, too
 _NO_CLASS = re.compile(r"(null|true|false)$|\[")
 
 
@@ -94,7 +95,8 @@ class CommandLine:
     @property
     def names(self) -> set[str]:
         """Returns the names of all options that are given."""
-        return _names_of(self.flags).union(*self.configs)
+        flags = [full_name(word.partition("=")[0]) for word in self.flags]
+        return {*flags, *(name for config in self.configs for name in config)}
 
     def _require_callbacks(self) -> None:
         """Refuses names of no callback, for which jsonargparse lists all that it has tried."""
@@ -127,14 +129,13 @@ class CommandLine:
                     del config[key]
                     if cls is not classes[key]:
                         _drop_others(config, key, classes[key])
-        # of flags, the last config has the path that --data names
-        for name in _names_of(self.flags) & self.configs[-1].keys() & {"data.root", "data.file"}:
-            raise UserError(f"--data and --{name} name different images; give one of them")
+        for word in self.flags:
+            option, _, value = word.partition("=")
+            name = full_name(option)
+            # of flags, the last config has the path that --data names
+            if name in _PATHS and self.configs[-1].get(name, value) != value:
+                raise UserError(f"--data and --{name} name different images; give one of them")
         return classes
-
-
-def _names_of(flags: Iterable[str]) -> set[str]:
-    return {full_name(word.partition("=")[0]) for word in flags}
 
 
 def whole_words(args: Iterable[str]) -> list[str]:
