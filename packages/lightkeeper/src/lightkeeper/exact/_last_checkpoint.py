@@ -3,7 +3,7 @@
 import time
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
@@ -81,7 +81,7 @@ class LastCheckpoint(Callback):
         self.every_minutes = every_minutes
         self.every_n_steps = every_n_steps
         self._request = StopRequest()
-        self._validated: dict[str, Any] = {}  # in a checkpoint that training resumes from
+        self._validated: dict[str, object] = {}  # in a checkpoint that training resumes from
         self._metrics: dict[str, float] = {}
         self._save_took = 0.0
 

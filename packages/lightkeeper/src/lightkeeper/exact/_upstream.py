@@ -80,7 +80,7 @@ def log_end_of_short_epoch(trainer: Trainer) -> None:
             logger.log_metrics(newest, step)
 
 
-def correct_progress(trainer: Trainer, validated: dict[str, Any]) -> None:
+def correct_progress(trainer: Trainer, validated: dict[str, object]) -> None:
     """Corrects what Lightning counts twice when it resumes within an epoch.
 
     That is the fetched batch, the step before it, and the batches of a validation before that. It
@@ -102,11 +102,9 @@ def correct_progress(trainer: Trainer, validated: dict[str, Any]) -> None:
     )
 
 
-def validated_in(checkpoint: dict[str, Any]) -> dict[str, Any]:
+def validated_in(checkpoint: dict[str, Any]) -> dict[str, object]:
     """Returns the progress of validation in a checkpoint."""
-    progress: dict[str, Any] = checkpoint["loops"]["fit_loop"]
-    validated: dict[str, Any] = progress["epoch_loop.val_loop.batch_progress"]
-    return validated
+    return {**checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]}
 
 
 def position_of(trainer: Trainer) -> tuple[int, int]:
