@@ -48,19 +48,16 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def finished(paths: Sequence[str]) -> list[str]:
-    """Returns each run once, by the name that comes first; notes folders that are no finished runs."""
+    """Returns each run once, by the name that comes first; notes and leaves out unfinished ones."""
     runs: dict[str, str] = {}
     for path in paths:
         runs.setdefault(os.path.realpath(path), path)
-    others = [run for run in runs.values() if Path(run).is_dir() and not _has_metrics(run)]
+    folders = [run for run in runs.values() if Path(run).is_dir()]
+    others = [run for run in folders if not Path(run, "metrics.json").exists()]
     kept = [run for run in runs.values() if run not in others]
     if kept and others:
         note(f"left out, as they have no metrics.json: {', '.join(others)}")
     return kept or others  # reading these says what is wrong
-
-
-def _has_metrics(run: str) -> bool:
-    return Path(run, "metrics.json").exists()
 
 
 def _read_config(path: Path) -> dict[str, object]:

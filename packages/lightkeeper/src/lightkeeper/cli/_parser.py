@@ -22,6 +22,7 @@ from ._entry import end_with_error
 from ._upstream import options_of
 
 _LABEL = 40  # columns of an option's name
+_OUTPUTS = ("--output", "--output_predictions", "--embeddings")
 
 
 class CommandParser(ArgumentParser):
@@ -102,20 +103,17 @@ def require_values(words: Sequence[str]) -> None:
 
     An output must not be another argument, too, such as the file that is read.
     """
-    files = [os.path.realpath(word.partition("=")[2] or word) for word in words]
     for before, word in pairwise(["", *words]):
         option, equals, value = word.partition("=")
         if not word or (option.startswith("--") and equals and not value):
             option = option or (before if before.startswith("--") else "an argument")
             raise UserError(f"{option} has no value; is a variable of the command not set?")
         name = option if equals else before
-        require(
-            name not in ("--output", "--output_predictions", "--embeddings")
-            or files.count(os.path.realpath(value or word)) == 1,
-            name,
-            value or word,
-            "a file that no other argument is",
-        )
+        if name in _OUTPUTS:
+            file = value or word
+            files = [os.path.realpath(other.partition("=")[2] or other) for other in words]
+            is_own = files.count(os.path.realpath(file)) == 1
+            require(is_own, name, file, "a file that no other argument is")
 
 
 def full_name(option: str) -> str:
@@ -189,10 +187,11 @@ def read_yaml(text: str, name: str) -> object:
         content: object = get_loader("yaml")(text)  # which reads 1e-3 as a number
         for mapping in _mappings(yaml.compose(text, yaml.SafeLoader)):
             keys = [str(key.value) for key, _ in mapping.value]
-            twice = next((key for key in keys if keys.count(key) > 1), None)
-            if twice is not None:
+            if twice := [key for key in keys if keys.count(key) > 1]:
                 line = mapping.start_mark.line + 1
-                raise UserError(f"{name}: '{twice}' is given twice in the mapping of line {line}")
+                raise UserError(
+                    f"{name}: '{twice[0]}' is given twice in the mapping of line {line}"
+                )
     except yaml.YAMLError as error:
         raise UserError(f"{name}: {' '.join(str(error).split())}") from error
     return content

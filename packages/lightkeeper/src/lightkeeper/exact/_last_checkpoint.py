@@ -89,7 +89,8 @@ class LastCheckpoint(Callback):
         """Handles signals, in training and during the final test."""
         make_exact(trainer)
         end_with_first(trainer)
-        self._request.made &= stage != "fit"  # what stopped a run before does not stop another
+        if stage == "fit":
+            self._request.made = False  # what stopped a run before does not stop another
         self._request.listen()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: object) -> None:
