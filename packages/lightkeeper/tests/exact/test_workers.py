@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from lightkeeper.cli._entry import one_line_errors
+from lightkeeper.exact._errors import WORKER_DIED, LocalError
 from lightkeeper.images import _check as check
 
 from tests.image_files import write_folder
@@ -43,6 +44,14 @@ def test_a_worker_that_was_killed_is_one_line(capsys):
 
     with pytest.raises(SystemExit), one_line_errors():
         kill()
+    assert capsys.readouterr().err.startswith("error: a process that loads data has died")
+
+
+def test_a_worker_whose_signal_comes_while_its_error_is_told_is_one_line(capsys, monkeypatch):
+    late = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+    monkeypatch.setattr(signal, "signal", Mock(side_effect=[late, signal.SIG_IGN]))
+    with pytest.raises(SystemExit), one_line_errors():
+        raise LocalError(WORKER_DIED) from ConnectionResetError()
     assert capsys.readouterr().err.startswith("error: a process that loads data has died")
 
 

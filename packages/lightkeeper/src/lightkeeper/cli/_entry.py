@@ -98,8 +98,10 @@ def one_line_errors() -> Iterator[None]:
         sys.stderr.write("\nstopped\n")
         sys.exit(130)
     except Exception as error:
-        # torch's handler would raise again for a dead worker
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        except RuntimeError:  # torch's handler, for a worker whose pipe broke before its signal
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         text = describe_error(error)
         if text is None or os.environ.get(TRACEBACK, "0") not in ("", "0"):
             raise
