@@ -183,6 +183,15 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
     ),
     (
         {
+            "t.csv": lines(
+                "path,label", *each(12, lambda i: f"img/i{i}.jpg,{('Cat', 'cat')[i % 2]}")
+            )
+        },
+        ["Cat", "cat"],
+        "from the column label; Cat and cat differ in case alone",
+    ),
+    (
+        {
             f"{split}/_classes.csv": lines(
                 "filename, a, b", *each(count, lambda i: f"{i}.jpg, {i % 2}, {1 - i % 2}")
             )

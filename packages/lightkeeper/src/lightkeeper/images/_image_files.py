@@ -171,6 +171,9 @@ class ImageFilesDataModule(ResizedDataModule):
         for split in splits:
             if empty := [name for name in names if (split, spelt(name)) not in classes]:
                 notes.append(f"no {split} images of {listed(empty, 3)}")
+        spellings = Counter(map(str.casefold, names))
+        if alike := [name for name in names if spellings[name.casefold()] > 1]:
+            notes.append(f"{listed(alike, 4)} differ in case alone")
         if self.group is not None:
             _require_whole_groups(files)
             count = len({file.group for file in files})
