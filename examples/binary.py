@@ -15,8 +15,14 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAUROC
 
-from examples.recipes.binary_metrics import DecidedAccuracy, DecidedF1, OperatingPoint
+from examples.recipes.binary_metrics import (
+    DecidedAccuracy,
+    DecidedF1,
+    Decision,
+    OperatingPoint,
+)
 from project.model import ImageClassifier
+from project.model.metrics import Accuracy
 
 
 class BinaryClassifier(ImageClassifier):
@@ -42,31 +48,34 @@ class BinaryClassifier(ImageClassifier):
     ) -> None:
         if len(class_names) != 2 or positive not in class_names:
             raise UserError(f"--model.positive must be one of two classes, which are {class_names}")
-        self.target = (sensitivity, specificity, costs)
         self.positive = class_names.index(positive)
+        self.target = (sensitivity, specificity, costs, self.positive)
         super().__init__(class_names, **kwargs)
+        self.train_metrics.add_metrics({"accuracy": Accuracy(2)})  # of the more probable class
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Adds both metrics; of two classes, torchmetrics' AUROC of each is the same."""
-        metrics: dict[str, Any] = {"accuracy": DecidedAccuracy(2), "f1": DecidedF1(2)}
-        metrics["sensitivity"] = OperatingPoint(*self.target)
-        for metric in metrics.values():
-            metric.positive = self.positive
-        return metrics | {"auroc": MulticlassAUROC(2)}
+        """Adds rates, and has all decide alike; of two classes, the AUROC of each is the same."""
+        decided = {"accuracy": DecidedAccuracy, "f1": DecidedF1, "sensitivity": OperatingPoint}
+        metrics = {name: cls(*self.target) for name, cls in decided.items()}
+        return super().configure_metrics() | metrics | {"auroc": MulticlassAUROC(2)}
 
     @property
     def threshold(self) -> float | None:
         """Returns the probability from which an image is positive; None before any validation."""
         return (self.thresholds or {}).get(self.class_names[self.positive])
 
-    def on_test_epoch_start(self) -> None:
-        """Has the test take the threshold of the validation set."""
-        super().on_test_epoch_start()
-        for name in ("accuracy", "f1", "sensitivity"):
-            self.test_metrics[name].chosen = self.threshold
+    def on_validation_epoch_start(self) -> None:
+        """Has all but the validations of training decide by the threshold of before."""
+        super().on_validation_epoch_start()
+        is_chosen = self.trainer.testing or self.trainer.state.fn != "fit"
+        for metric in self._evaluated.values():
+            if isinstance(metric, Decision):
+                metric.chosen = self.threshold if is_chosen else None
+
+    on_test_epoch_start = on_validation_epoch_start
 
     def predicted(self, probabilities: Tensor, split: Any = "test") -> Tensor:
         """Returns each image's class, int64 (N,): the positive one from the threshold on."""
-        if split != "test" or self.threshold is None:
+        if self.threshold is None:
             return probabilities.argmax(1)
         return ((probabilities[:, self.positive] >= self.threshold) == self.positive).long()

@@ -113,7 +113,8 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         self.datamodule.test_split = "test"
         facts = self.calibration() if self.trainer.is_global_zero else {}
         self.model.about |= self.trainer.strategy.broadcast(facts)
-        if self.model.thresholds:  # of other probabilities
+        if self.model.thresholds:  # of other probabilities: choose again
+            self.model.thresholds = None
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
         if self.trainer.is_global_zero:
             self.keep_in_checkpoint(**facts, thresholds=self.model.thresholds)

@@ -403,16 +403,22 @@ def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
         assert metrics[split]["auroc"] == pytest.approx(roc_auc_score(labels, shares), abs=1e-6)
         if split == "val":
             false, true, _ = roc_curve(labels, shares, drop_intermediate=False)
-            sensitivity = true[false <= 0.05].max()
-        else:
-            positive = shares >= threshold - 1e-7
-            sensitivity = recall_score(labels, positive)
+            assert metrics["val"]["sensitivity"] == pytest.approx(true[false <= 0.05].max())
+        positive = shares >= threshold - 1e-7
+        again = read_json(Path(best).with_suffix(f".{split}.metrics.json"))
+        for measured in (metrics[split], again):  # by training, and by its checkpoint
+            assert measured["accuracy"] == pytest.approx(accuracy_score(labels, positive))
+            assert measured["f1"] == pytest.approx(f1_score(labels, positive, average="macro"))
+            assert measured["sensitivity"] == pytest.approx(recall_score(labels, positive))
             specificity = recall_score(labels, positive, pos_label=False)
-            assert metrics["test"]["specificity"] == pytest.approx(specificity)
+            assert measured["specificity"] == pytest.approx(specificity)
             expected = proportion_ci(int(positive[labels].sum()), sum(labels))
-            assert metrics["test"]["sensitivity_interval"] == pytest.approx(expected, abs=1e-9)
-            assert [row["label"] == "malignant" for row in predictions] == positive.tolist()
-        assert metrics[split]["sensitivity"] == pytest.approx(sensitivity)
+            assert measured["sensitivity_interval"] == pytest.approx(expected, abs=1e-9)
+        for table in (predictions, known):
+            assert [row["label"] == "malignant" for row in table] == positive.tolist()
+    evaluate(best, "--calibrate")  # which moves the threshold with the probabilities
+    label(best, *(row["path"] for row in known), "--output=again.csv")
+    assert [row["label"] for row in rows("again.csv")] == [row["label"] for row in known]
 
 
 @pytest.mark.parametrize("positive", [0, 1])
@@ -425,8 +431,7 @@ def test_a_threshold_is_the_best_of_all_for_its_target(target, positive):
     labels = (torch.rand(200, generator=generator) < 0.3).long()
     shares = (torch.randn(200, generator=generator) + 1.5 * labels).sigmoid()
     probabilities = torch.stack([1 - shares, shares] if positive else [shares, 1 - shares], 1)
-    metric = OperatingPoint(**target)
-    metric.positive = positive
+    metric = OperatingPoint(**target, positive=positive)
     metric.update(probabilities, labels if positive else 1 - labels)
     rates = metric.compute()
     found = {}
