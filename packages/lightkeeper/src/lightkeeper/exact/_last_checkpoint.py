@@ -13,12 +13,13 @@ from ._checkpoint_io import Checkpoint, first_sound
 from ._errors import require
 from ._files import CHECKPOINTS, LAST, PREVIOUS, resumable
 from ._loggers import begin_anew, load_loggers, save_loggers
-from ._metric_states import load_metrics, save_metrics
+from ._metric_states import State, cpu_copies, gather, load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
 from ._upstream import correct_progress, reopen_epoch, validated_in
 from ._upstream_loop import make_exact
 
+_GRADIENTS = "gradients"
 _LOGGERS = "loggers"
 _METRICS = "newest_metrics"
 _SHOULD_STOP = "should_stop"
@@ -66,7 +67,8 @@ class LastCheckpoint(Callback):
 
     It adds to each checkpoint what else resuming needs: the states of the model's torchmetrics and
     of the values that it logs ``on_epoch``, the newest metrics, and the places of loggers that
-    resume.
+    resume. To those that it saves itself also the gradients of a module that steps by hand, which
+    may be a sum over batches that is not stepped with yet.
 
     Args:
         every_minutes: The longest time in minutes between two saves.
@@ -83,6 +85,8 @@ class LastCheckpoint(Callback):
         self._request = StopRequest()
         self._validated: dict[str, object] = {}  # in a checkpoint that training resumes from
         self._metrics: dict[str, float] = {}
+        self._gradients: list[State] = []
+        self._is_saving = False
         self._save_took = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -106,6 +110,12 @@ class LastCheckpoint(Callback):
         trainer.callback_metrics.update(
             {name: torch.tensor(value) for name, value in self._metrics.items()}
         )
+        if self._gradients:
+            own = self._gradients[trainer.global_rank % len(self._gradients)]
+            for name, parameter in pl_module.named_parameters():
+                if name in own and own[name].shape == parameter.shape:
+                    parameter.grad = own[name].to(parameter)
+            self._gradients = []
         self._saved_at = self._agreed_at = time.monotonic()
         self._agreed_step = self._next_agreement = trainer.global_step
 
@@ -138,6 +148,8 @@ class LastCheckpoint(Callback):
         checkpoint[_LOGGERS] = save_loggers(trainer)
         checkpoint[_STATES] = save_metrics(pl_module)
         checkpoint[_SHOULD_STOP] = trainer.should_stop
+        if self._is_saving and not pl_module.automatic_optimization:
+            checkpoint[_GRADIENTS] = _gradients_of(pl_module)
         checkpoint[_METRICS] = {
             name: float(value) for name, value in trainer.callback_metrics.items()
         }
@@ -151,6 +163,7 @@ class LastCheckpoint(Callback):
         self._validated = validated_in(checkpoint)
         # of a checkpoint from before this callback, there are none
         self._metrics = checkpoint.get(_METRICS, {})  # Lightning clears the trainer's before
+        self._gradients = checkpoint.get(_GRADIENTS, [])
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
         load_metrics(trainer, pl_module, checkpoint.get(_STATES, []))
         trainer.should_stop = checkpoint.get(_SHOULD_STOP, False)
@@ -197,11 +210,21 @@ class LastCheckpoint(Callback):
             is_sound = self._save_took > 0 or trainer.ckpt_path == str(last)
             if trainer.is_global_zero and is_sound and last.exists():
                 last.replace(last.with_name(PREVIOUS))
+            self._is_saving = True
             trainer.save_checkpoint(last, weights_only=False)  # said, as Lightning notes a default
+            self._is_saving = False
             self._saved_at = time.monotonic()
             self._save_took = self._saved_at - began
         if action == Action.STOP:
             _stop(trainer)
+
+
+def _gradients_of(module: LightningModule) -> list[State]:
+    """Returns a module's gradients, of each process unless all have the same."""
+    parameters = module.named_parameters()
+    own = cpu_copies({name: p.grad for name, p in parameters if p.grad is not None})
+    sums = tuple(float(gradient.double().sum()) for gradient in own.values())
+    return [own] if len({*gather(sums)}) == 1 else gather(own)
 
 
 def _stop(trainer: Trainer) -> NoReturn:

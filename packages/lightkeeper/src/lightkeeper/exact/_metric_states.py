@@ -11,6 +11,8 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, distributed, nn
 from torchmetrics import Metric, MetricCollection
+from torchmetrics.wrappers import MetricTracker, MinMaxMetric, Running
+from torchmetrics.wrappers.abstract import WrapperMetric
 
 from ._upstream import set_update_count
 
@@ -21,6 +23,12 @@ States = dict[str, State]
 """The states of metrics by their names."""
 
 _UPDATES = "update_count"
+_STEPS = "n_steps"
+_NUMBERS: dict[type[Metric], tuple[str, ...]] = {
+    MinMaxMetric: ("min_val", "max_val"),
+    Running: ("_num_vals_seen",),
+}
+"""What these keep, but do not declare as their state."""
 
 
 def gather(value: T) -> list[T]:
@@ -45,18 +53,37 @@ def save_metrics(module: nn.Module) -> list[States]:
     for part in module.modules():
         if isinstance(part, MetricCollection):
             part.items()  # those of a compute group get the state that one of them has
-    return gather({name: _state_of(metric) for name, metric in _updated(module)})
+    states = {name: _state_of(metric) for name, metric in _kept(module)}
+    for name, part in module.named_modules():
+        if isinstance(part, MetricTracker):
+            states[name] = {_STEPS: torch.tensor(part.n_steps)}
+    return gather(states)
 
 
 def load_metrics(trainer: Trainer, module: nn.Module, saved: list[States]) -> None:
     """Restores the states that a checkpoint has, in place of those that there are."""
-    parts = dict(module.named_modules())
-    for _, metric in _updated(module):
+    for name, part in [*module.named_modules()]:
+        if isinstance(part, MetricTracker):
+            steps = max((_steps_in(states, name) for states in saved), default=0)
+            for _ in range(part.n_steps, steps):
+                part.increment()
+    for _, metric in _kept(module):
         metric.reset()
+    parts = {name: part for name, part in module.named_modules() if isinstance(part, Metric)}
+    restored: set[str] = set()
     for states in shares_of(trainer, saved):
         for name, state in states.items():
-            if isinstance(part := parts.get(name), Metric):
-                _add(part, state)
+            if name not in parts or not _fits(parts[name], state):
+                continue
+            if name not in restored:
+                _set(parts[name], state)
+            elif not isinstance(parts[name], WrapperMetric):  # whose metrics are in the states, too
+                _merge(parts[name], state)
+            restored.add(name)
+
+
+def _steps_in(states: States, tracker: str) -> int:
+    return int(states.get(tracker, {}).get(_STEPS, 0))
 
 
 def cpu_copies(state: State) -> State:
@@ -64,9 +91,10 @@ def cpu_copies(state: State) -> State:
     return {name: value.detach().cpu().clone() for name, value in state.items()}
 
 
-def _updated(module: nn.Module) -> Iterator[tuple[str, Metric]]:
+def _kept(module: nn.Module) -> Iterator[tuple[str, Metric]]:
     for name, part in module.named_modules():
-        if isinstance(part, Metric) and part.update_called:
+        # torchmetrics does not count the updates of wrappers
+        if isinstance(part, Metric) and (part.update_called or isinstance(part, WrapperMetric)):
             yield name, part
 
 
@@ -78,27 +106,46 @@ def _state_of(metric: Metric) -> State:
             state[key] = value
         elif value:
             state[key] = torch.cat([part.view(-1, *part.shape[1:]) for part in value])
+    state |= {name: torch.as_tensor(getattr(metric, name)) for name in _beside_states(metric)}
     return cpu_copies(state)
 
 
-def _add(metric: Metric, state: State) -> None:
-    """Sets a metric's state, or merges that of a rank that no longer exists into it."""
-    has_shapes = (
+def _beside_states(metric: Metric) -> Iterator[str]:
+    for cls, names in _NUMBERS.items():
+        if isinstance(metric, cls):
+            yield from names
+
+
+def _fits(metric: Metric, state: State) -> bool:
+    """Returns False for the state of another version of the metric."""
+    return _UPDATES in state and all(
         key in state and state[key].shape == value.shape
         for key, value in metric.metric_state.items()
         if isinstance(value, Tensor)
     )
-    if _UPDATES not in state or not all(has_shapes):  # of another version of the metric
-        return
-    values = {
+
+
+def _set(metric: Metric, state: State) -> None:
+    """Sets a metric's state."""
+    for key, part in _values(metric, state).items():
+        setattr(metric, key, part)
+    for name in _beside_states(metric):
+        if name in state:
+            kind = type(getattr(metric, name))
+            setattr(metric, name, state[name] if kind is Tensor else kind(state[name]))
+    set_update_count(metric, int(state[_UPDATES]))
+
+
+def _merge(metric: Metric, state: State) -> None:
+    """Merges the state of a rank that no longer exists into a metric."""
+    count = metric.update_count + int(state[_UPDATES])
+    metric.merge_state(metric.metric_state | _values(metric, state))
+    set_update_count(metric, count)
+
+
+def _values(metric: Metric, state: State) -> dict[str, Tensor | list[Tensor]]:
+    return {
         key: [state[key]] if isinstance(value, list) else state[key]
         for key, value in metric.metric_state.items()
         if key in state
     }
-    count = metric.update_count + int(state[_UPDATES])
-    if metric.update_called:
-        metric.merge_state(metric.metric_state | values)
-    else:
-        for key, part in values.items():
-            setattr(metric, key, part)
-    set_update_count(metric, count)

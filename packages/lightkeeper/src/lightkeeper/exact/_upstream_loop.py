@@ -8,7 +8,7 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
-from ._metric_states import States, cpu_copies, gather, shares_of
+from ._metric_states import State, States, cpu_copies, gather, shares_of
 
 
 def make_exact(trainer: Trainer) -> None:
@@ -35,11 +35,20 @@ class _ExactResults(_ResultCollection):
     Attributes:
         earlier: Sums from before the run was stopped, by key; rank 0 has those of ranks that no
             longer exist, too.
+        steps: Values of steps from then, which Lightning logs again until there are newer ones.
     """
 
     def __init__(self) -> None:
         super().__init__(training=True)
         self.earlier: list[States] = []
+        self.steps: State = {}
+
+    def metrics(self, on_step: bool) -> Any:
+        """Returns what is logged now."""
+        metrics = super().metrics(on_step)
+        if on_step:
+            metrics["log"] = self.steps | metrics["log"]
+        return metrics
 
     def update_metrics(self, key: str, value: Any, batch_size: int) -> None:
         """Adds a value, and to the first one of a resumed epoch those of before.
@@ -71,6 +80,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         """Runs an epoch; what was not logged again in it counts no longer."""
         super().run(data_fetcher)
         self._results.earlier.clear()
+        self._results.steps.clear()
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Adds the values of this epoch, of each process."""
@@ -83,12 +93,14 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         waiting, *of_others = self._results.earlier or [{}]
         shares = gather([waiting | states, *filter(None, of_others)])
         results = [states for share in shares for states in share]
-        return {**super().on_save_checkpoint(), "results": results}
+        steps = cpu_copies(self._results.metrics(on_step=True)["log"])
+        return {**super().on_save_checkpoint(), "results": results, "steps": steps}
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
         """Restores the values of this epoch; the first process gets those of lost ones."""
         super().on_load_checkpoint(state_dict)
         self._results.earlier = shares_of(self.trainer, state_dict.get("results", []))
+        self._results.steps = state_dict.get("steps", {})
 
     def _broadcast_sigterm_tensor(self) -> None:
         """Sends nothing: no handler of Lightning's waits for it."""

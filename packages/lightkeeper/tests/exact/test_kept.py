@@ -1,0 +1,108 @@
+"""What a module keeps from one batch to the next resumes with it, though Lightning saves none of it."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightkeeper.exact import (
+    AtomicCheckpointIO,
+    ExactDataLoader,
+    LastCheckpoint,
+    ResumingCSVLogger,
+    newest_checkpoint,
+)
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+from torchmetrics.aggregation import RunningMean
+from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.wrappers import ClasswiseWrapper, MetricTracker, MinMaxMetric, Running
+
+from tests.toy import differences, toy_trainer
+
+
+class Kept(LightningModule):
+    """Sums gradients up by hand, wraps metrics as torchmetrics does, logs a value in few batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.linear = nn.Linear(3, 3)
+        self.each = ClasswiseWrapper(MulticlassAccuracy(3, average=None))
+        self.range = MinMaxMetric(MulticlassAccuracy(3, average="micro"))
+        self.mean = RunningMean(4)
+        self.window = Running(MulticlassAccuracy(3, average="micro"), window=3)
+        self.history = MetricTracker(MulticlassAccuracy(3, average="micro"))
+
+    def on_train_epoch_start(self) -> None:
+        self.history.increment()
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> None:
+        inputs = torch.stack([batch.sin(), batch.cos(), (7 * batch).sin()], 1)
+        logits, labels = self.linear(inputs), batch.long() % 3
+        loss = cross_entropy(logits, labels)
+        self.manual_backward(loss / 4)
+        if (batch_idx + 1) % 4 == 0:
+            optimizer: Any = self.optimizers()
+            optimizer.step()
+            optimizer.zero_grad()
+        for metric in (self.each, self.range, self.window, self.history):
+            metric.update(logits, labels)
+        self.mean.update(loss)
+        self.log_dict({"mean": self.mean.compute(), "window": self.window.compute()})
+        if batch_idx % 2 == 0:
+            self.log("rare", loss)
+
+    def on_train_epoch_end(self) -> None:
+        extremes = self.range.compute()
+        self.log_dict({**self.each.compute(), "least": extremes["min"], "most": extremes["max"]})
+        self.log_dict({f"epoch {n}": x for n, x in enumerate(self.history.compute_all().tolist())})
+        for metric in (self.each, self.range):
+            metric.reset()
+
+    def configure_optimizers(self) -> SGD:
+        return SGD(self.parameters(), lr=0.5)
+
+
+class StopAfter(Callback):
+    """Asks the run to stop after a batch, counted over all epochs."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
+        if trainer.fit_loop.epoch_loop.batch_progress.total.ready == self.batch:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train(folder: Path, stop: int) -> dict[str, Any]:
+    """Trains three epochs of ten batches, or goes on; returns weights and what was logged."""
+    torch.manual_seed(0)
+    trainer = toy_trainer(
+        max_epochs=3,
+        default_root_dir=folder,
+        callbacks=[LastCheckpoint(), StopAfter(stop)],
+        plugins=AtomicCheckpointIO(folder),
+        logger=ResumingCSVLogger(folder, name="csv", version=""),
+        log_every_n_steps=2,
+    )
+    batches = ExactDataLoader(torch.arange(40.0), trainer, batch_size=4, shuffle=True)  # type: ignore[arg-type]
+    trainer.fit(model := Kept(), batches, ckpt_path=newest_checkpoint(folder))
+    return {**model.state_dict(), "csv": (folder / "csv" / "metrics.csv").read_text().splitlines()}
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers", "ignore:Experiment logs directory"
+)
+@pytest.mark.parametrize("stops", [(6, 7), (13, 17, 29)])
+def test_a_run_that_stops_between_two_batches_ends_in_the_same_bits(tmp_path, stops):
+    whole = train(tmp_path / "whole", 0)
+    for stop in stops:
+        with pytest.raises(SystemExit, match="75"):
+            train(tmp_path / "stopped", stop)
+    again = train(tmp_path / "stopped", 0)
+    assert not differences(whole, again), "\n".join(differences(whole, again))
