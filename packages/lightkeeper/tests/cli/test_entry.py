@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 import sys
 
 import pytest
@@ -84,3 +85,13 @@ def test_a_standard_stream_that_is_closed_is_the_null_device(name, monkeypatch):
         stream = getattr(sys, name)
     assert stream.name == os.devnull
     stream.close()
+
+
+def test_nothing_is_left_frozen_at_the_end_where_libraries_list_what_they_leak():
+    code = """if True:
+        import atexit, gc
+        atexit.register(lambda: print(gc.get_freeze_count()))
+        from lightkeeper.cli._entry import run_command
+        run_command(lambda: print(gc.get_freeze_count() > 0))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "0"]

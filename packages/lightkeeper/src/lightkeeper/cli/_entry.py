@@ -3,6 +3,7 @@
 It imports neither torch nor Lightning, so that a command can print its help before they are needed.
 """
 
+import atexit
 import errno
 import gc
 import io
@@ -88,6 +89,7 @@ def one_line_errors() -> Iterator[None]:
     _open_closed_streams()
     quiet_libraries()
     gc.freeze()  # imported modules stay: the collector need not look at them again
+    atexit.register(gc.unfreeze)  # but at the end: triton's nanobind lists those left as leaks
     gc.enable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not a notebook's
