@@ -55,6 +55,7 @@ from tests.conftest import (
     AtStep,
     call,
     cases,
+    checkpoint_of,
     evaluate,
     fit,
     label,
@@ -298,6 +299,16 @@ def test_center_loss_is_its_formula(batch):
     plain = model.loss(logits, batch.labels).mean().item()
     loss = model.training_step(batch, 0)
     assert loss.item() == pytest.approx(plain + 0.1 * (gaps**2).sum(1).mean() / 2, rel=1e-5)
+
+
+def test_what_a_checkpoint_has_beside_its_network_is_named_where_its_weights_are_taken(
+    workplace, capsys
+):
+    options: Any = {"arch": "resnet9_slim", **ABOUT}
+    checkpoint_of(CenterLossClassifier(**options), Path("centers.ckpt"))
+    CenterLossClassifier(weights="centers.ckpt", **options)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith("3 classes; not taken, as they are not the network's: centers")
 
 
 def test_sam_steps_by_the_gradient_uphill_as_a_plain_loop_does(batch):

@@ -42,6 +42,7 @@ class Pretrained(NamedTuple):
     weights: Callable[[], Mapping[str, Tensor]]
     preprocessing: Callable[[], Preprocessing | None]
     class_names: Callable[[], Sequence[str]] = tuple
+    others: Callable[[], Sequence[str]] = tuple
 
 
 def find_weights(arch: str, weights: str) -> Pretrained:
@@ -80,6 +81,7 @@ def _from_file(source: str) -> Pretrained:
         lambda: read().tensors,
         lambda: read().preprocessing,
         lambda: read().class_names,
+        lambda: read().others,
     )
 
 
@@ -148,6 +150,8 @@ def start_from(network: nn.Module, arch: str, weights: str, class_names: Sequenc
     text = load_weights(
         network, pretrained.weights(), pretrained.source, class_names, pretrained.class_names()
     )
+    if others := pretrained.others():
+        text += f"; not taken, as they are not the network's: {shorten(', '.join(others), 200)}"
     rank_zero_only(note)(f"starting from '{pretrained.source}', {text}")
 
 

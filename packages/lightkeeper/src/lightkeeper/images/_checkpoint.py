@@ -213,11 +213,13 @@ class Weights(NamedTuple):
             name of each and a dot.
         preprocessing: The preprocessing of images.
         class_names: The classes in the order of the head's rows; empty if unknown.
+        others: Names of tensors of a checkpoint of this project that are not the network's.
     """
 
     tensors: dict[str, Tensor]
     preprocessing: Preprocessing | None
     class_names: list[str]
+    others: Sequence[str] = ()
 
 
 def read_weights(source: str | Path) -> Weights:
@@ -245,6 +247,7 @@ def read_weights(source: str | Path) -> Weights:
         {n.removeprefix(_NETWORK): tensors[n] for n in tensors if n.startswith(_NETWORK)},
         about["preprocessing"],
         names if is_plain else [],
+        [name for name in tensors if not name.startswith(_NETWORK)],
     )
 
 
