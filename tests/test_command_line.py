@@ -92,11 +92,15 @@ KEPT = f"""
 --data=. --data.label_from=[0-9] --data.group=a: b -> data.label_from: '[0-9]', data.group: 'a: b'
 --config={{data.group: a}} --data=. --data.group=null -> data.group: null
 --config={{model.arch_args: {{a: 1e-3, b: yes}}, name: 2020-01-01}} -> model.arch_args: {{a: 0.001, b: true}}, name: '2020-01-01'
+--data=. --data.group=😀 --name=1e2 -> data.group: 😀, name: '1e2'
+--config={{name: "😀\\u2028", data.group: '1.e5'}} --data=. -> name: "😀\\u2028", data.group: '1.e5'
 """.strip().splitlines()
 
 
 @cases("row", *KEPT)
-def test_options_are_kept_in_any_order_of_configs_classes_and_arguments(row):
+def test_options_are_kept_in_any_order_of_configs_classes_and_arguments_and_when_saved(
+    row, workplace
+):
     words, expected = row.split(" -> ")
     given = split(words)
     rotations = [
@@ -104,6 +108,9 @@ def test_options_are_kept_in_any_order_of_configs_classes_and_arguments(row):
     ]  # each pair in both orders
     for order in [*rotations, given[::-1]]:
         require_values(order, expected)
+    cli = ParsingOnly(given)
+    (workplace / "saved.yaml").write_text(cli.parser.dump(cli.config, skip_unset=False), "utf-8")
+    require_values(["--config=saved.yaml"], expected)
 
 
 A = "--config={trainer: {max_epochs: 1}, model: {layer_decay: 0.1, arch: resnet34, arch_args: {a: 1}}}"

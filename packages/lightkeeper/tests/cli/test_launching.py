@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from lightkeeper.exact import UserError
 from lightkeeper.images import Predictions
+from lightning.pytorch.utilities import rank_zero_only
 
 from tests.job import CALLBACK, TINY
 from tests.processes import (
@@ -22,7 +23,7 @@ from tests.processes import (
     torchrun,
     wait_until,
 )
-from tests.toy import ToyData, ToyFit, cases, read_json, toy
+from tests.toy import RUN, ToyData, ToyFit, cases, curve, fit, one_line, read_json, toy
 
 FIT = [sys.executable, "-m", "tests.fit", *TINY, "--trainer.devices=auto"]
 STOP = ["--trainer.callbacks+=tests.toy.AtStep", "--trainer.callbacks.step=1"]
@@ -118,6 +119,22 @@ def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monke
     assert ToyFit([*TINY, "--trainer.devices=2"]).trainer.world_size == 2
     with pytest.raises(UserError, match="is 3, but the launcher started 2"):
         ToyFit([*TINY, "--trainer.devices=3"])
+
+
+@cases("rank", "0", "1")
+def test_variables_that_another_command_has_left_are_no_launcher(
+    workplace, monkeypatch, capsys, rank
+):
+    monkeypatch.setattr(rank_zero_only, "rank", int(rank))  # as Lightning is imported
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    line = one_line(lambda: ToyFit([*TINY, "--trainer.devices=2"]), capsys)
+    assert line == (
+        "error: LOCAL_RANK: must be unset, or set with MASTER_PORT by what starts the other"
+        f" processes, got {rank}"
+    )
+    fit(*TINY)
+    assert curve(RUN, "val/accuracy")
 
 
 BATCH = {"JOB_ID": "47", "JOB_NAME": "flowers", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}

@@ -1,6 +1,5 @@
 """The LightningCLI of commands that take data, model and trainer."""
 
-import json
 import shlex
 import sys
 import textwrap
@@ -9,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from jsonargparse import Namespace
+from jsonargparse import Namespace, set_dumper
 from jsonargparse.typing import restricted_number_type
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -17,7 +16,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from ..exact._errors import LINES, UserError, note, printable, require
 from ._classes import ClassParser, candidates, class_parser
 from ._command_line import MODEL_BASES, TRAINER_BASES, Bases, CommandLine
-from ._parser import full_name, name_of
+from ._parser import full_name, name_of, to_yaml
 from ._trainer import ExactTrainer
 from ._upstream import options_of
 
@@ -119,6 +118,7 @@ class Command(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
+        set_dumper("yaml", to_yaml)
         parser.set_defaults(dict(self.defaults))  # also of options that a subclass has added
         line = CommandLine(sys.argv[1:] if args is None else map(str, args))
         self.command = shlex.join([*str(parser.prog).split(), *line.words])
@@ -132,7 +132,7 @@ class Command(LightningCLI):
         for name in self.given & FOLLOWS.keys():
             raise UserError(f"--{name} cannot be given: it follows from {FOLLOWS[name]}")
         parser.set_defaults(self._specs(classes))
-        configs = [f"--config={json.dumps(config, default=str)}" for config in line.configs]
+        configs = [f"--config={to_yaml(config, in_braces=True)}" for config in line.configs]
         self.config = parser.parse_args([*configs, *line.flags])
         trainer = self.config.trainer
         if trainer.max_epochs and "trainer.max_epochs" not in self.given:  # our default gives way

@@ -161,26 +161,30 @@ def _with_class_paths(flags: list[str]) -> list[str]:
 
 def read_config(path: str) -> Options:
     """Reads a config file, or YAML text that starts with a brace; an empty one is an empty dict."""
-    if path.startswith("{"):
-        return flat(read_yaml(path, "--config"))
-    try:
-        text = Path(path).read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--config: '{path}' cannot be read: {first_sentence(error)}") from error
-    return flat(read_yaml(text, path) or {})
+    name, text = "--config", path
+    if not path.startswith("{"):
+        try:
+            name, text = path, Path(path).read_text("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            problem = first_sentence(error)
+            raise UserError(f"--config: '{path}' cannot be read: {problem}") from error
+    return flat(read_yaml(text, name) or {}, name)
 
 
-def flat(values: object, group: str = "") -> Options:
-    """Names options in full: ``model: {init_args: {arch: x}}`` becomes ``model.arch: x``."""
+def flat(values: object, source: str = "--config", group: str = "") -> Options:
+    """Names options in full: ``model: {init_args: {arch: x}}`` becomes ``model.arch: x``.
+
+    ``source`` says in messages where they are from.
+    """
     if not isinstance(values, Mapping):
-        raise UserError(f"--config: expected 'option: value', got '{str(values)[:40]}'")
+        raise UserError(f"{source}: expected 'option: value', got '{str(values)[:40]}'")
     options: Options = {}
     for key, value in values.items():
         parts = f"{group}.{key}".split(".")
         name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
         is_nested = isinstance(value, dict) and name in (*_GROUPS, *_CLASS_KEYS)
         if is_nested or (value is None and name in _GROUPS):
-            options |= flat(value or {}, name)
+            options |= flat(value or {}, source, name)
         else:
             options[name] = value
     return options

@@ -289,8 +289,9 @@ class FitCommand(Command):
         data = self.config.data.init_args
         options = {name: data.get(name) for name in self.datamodule.not_remembered}
         chosen = Namespace(options)  # type: ignore[no-untyped-call]
+        plain = partial(json.dumps, ensure_ascii=False)  # YAML knows no pair of \u escapes
         return [
-            f"--{full_name(f'data.{name}')}={value if isinstance(value, str) else json.dumps(value)}"
+            f"--{full_name(f'data.{name}')}={value if isinstance(value, str) else plain(value)}"
             for name, value in vars(chosen.as_flat()).items()
             if value is not None
         ]

@@ -22,6 +22,7 @@ from ._entry import end_with_error
 from ._upstream import options_of
 
 _LABEL = 40  # columns of an option's name
+_NUMBER = re.compile(r"[-+]?[0-9_.]+([eE][-+]?[0-9]+)?$")
 _OUTPUTS = ("--output", "--output_predictions", "--embeddings")
 
 
@@ -176,6 +177,26 @@ def _mappings(node: yaml.Node | None) -> Iterator[yaml.MappingNode]:
         for part in node.value:
             for child in part if isinstance(part, tuple) else [part]:
                 yield from _mappings(child)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that is a number to jsonargparse, though not to PyYAML, such as 1e2."""
+
+    yaml_implicit_resolvers = {
+        first: [*known, ("tag:yaml.org,2002:float", _NUMBER)]
+        for first, known in yaml.SafeDumper.yaml_implicit_resolvers.items()
+    }
+
+
+def to_yaml(values: object, in_braces: bool = False) -> str:
+    """Writes YAML that :func:`read_yaml` and jsonargparse read as the same values."""
+    return yaml.dump(
+        values,
+        Dumper=_Dumper,
+        default_flow_style=in_braces,
+        allow_unicode=not in_braces,
+        sort_keys=False,
+    )
 
 
 def read_yaml(text: str, name: str) -> object:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse.typing import PositiveInt
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
@@ -18,6 +19,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities import rank_zero_only
 
 from ..exact._errors import UserError, listed, require
 from ..exact._processes import end_with_parent
@@ -99,6 +101,12 @@ class ExactTrainer(Trainer):
         if isinstance(environment, SLURMEnvironment) and not processes:  # by the script itself
             processes = 1
             advice = "; put srun before python in the script of the job"
+        if isinstance(environment, LightningEnvironment):
+            is_whole = "LOCAL_RANK" not in os.environ or "MASTER_PORT" in os.environ
+            whole = "unset, or set with MASTER_PORT by what starts the other processes"
+            require(is_whole, "LOCAL_RANK", os.environ.get("LOCAL_RANK"), whole)
+        if isinstance(self.strategy, SingleDeviceStrategy):
+            rank_zero_only.rank = 0  # whatever RANK is left of another command
         wanted = self.num_devices * self.num_nodes
         if processes not in (0, wanted):  # each would train alone, or wait for others
             raise UserError(
@@ -147,8 +155,9 @@ def watch_processes(launcher: object) -> None:
     Otherwise they would wait in a collective until the backend's time limit. Lightning's observer
     ends the first one when another dies; torchrun and srun watch their own.
     """
+    if not hasattr(launcher, "procs"):
+        return
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
-        if hasattr(launcher, "procs"):
-            os.environ[_FIRST_PID] = str(os.getpid())
+        os.environ[_FIRST_PID] = str(os.getpid())
     elif _FIRST_PID in os.environ:
         end_with_parent(int(os.environ[_FIRST_PID]), signal.SIGKILL)

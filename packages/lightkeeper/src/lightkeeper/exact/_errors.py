@@ -85,8 +85,9 @@ def first_sentence(error: BaseException) -> str:
 
 def first_of_machine() -> bool:
     """Returns True in the first process of a machine, even before processes can communicate."""
-    # Lightning's launcher and torchrun set the one, srun the other
-    return (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0") == "0"
+    # Lightning's launcher and torchrun set the one, with a port, and srun the other
+    local = os.environ.get("LOCAL_RANK") if "MASTER_PORT" in os.environ else None
+    return (local or os.environ.get("SLURM_LOCALID") or "0") == "0"
 
 
 def require(condition: bool, option: str, value: object, wanted: str) -> None:

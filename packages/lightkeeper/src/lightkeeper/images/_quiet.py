@@ -32,5 +32,8 @@ def quiet_libraries() -> None:
     # what they print is asked for
     for name in ("profilers", "callbacks.model_summary", "callbacks.early_stopping"):
         logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
+    # that it kills this process, as another one has ended
+    launcher = "lightning.fabric.strategies.launchers.subprocess_script"
+    logging.getLogger(launcher).setLevel(logging.INFO)
     for message in _SILENCED:
         warnings.filterwarnings("ignore", message=message)
