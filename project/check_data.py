@@ -10,6 +10,8 @@ from jsonargparse.typing import OpenUnitInterval, Path_fc, PositiveInt
 from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError, note
 
+from project.analysis.files import write_whole
+
 _MAX_LISTED = 10
 _WIDEST = 60  # characters of a class's name
 _OF_DATA: dict[str, tuple[object, str]] = {
@@ -59,7 +61,7 @@ def main(options: Namespace) -> int:
         is_option = error.option in _OF_DATA and error.option != source
         facts["refusal"] = f"--{error}" if is_option else error.message
     if options.output is not None:
-        Path(options.output).write_text(json.dumps(facts, indent=2) + "\n")
+        write_whole(Path(options.output), f"{json.dumps(facts, indent=2)}\n".encode())
     if "classes" in facts:
         print(f"  {_shortened(facts['layout'], 1000)}\n\n{survey_table(facts)}")
     if facts["refusal"] is not None:

@@ -1,5 +1,6 @@
 """``python -m project.compare``: finished runs side by side, over seeds."""
 
+import io
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +26,7 @@ def parser() -> CommandParser:
         "--format",
         type=Literal["text", "markdown", "latex", "csv"],
         default="text",
-        help="text, markdown, latex or csv.",
+        help="text, in which long values are cut, markdown, latex or csv.",
     )
     parser.add_argument(
         "--output", type=Path_fc, help="A .png, .svg or .pdf file for means with 95% intervals."
@@ -44,6 +45,7 @@ def main(options: Namespace) -> None:
     # here, so that --help need not import torch
     from project.analysis import comparison
     from project.analysis.evaluation import correct_images
+    from project.analysis.files import write_whole
     from project.analysis.tables import escaped
 
     runs = comparison.finished(options.runs)
@@ -61,9 +63,10 @@ def main(options: Namespace) -> None:
     if options.output is not None:
         try:
             figure = comparison.comparison_figure(metrics, groups)
-            figure.savefig(options.output, format=Path(options.output).suffix[1:])
+            figure.savefig(file := io.BytesIO(), format=Path(options.output).suffix[1:])
         except ValueError as error:  # of a format that is not known
             raise UserError(str(error), "--output") from error
+        write_whole(Path(options.output), file.getvalue())
 
 
 if __name__ == "__main__":

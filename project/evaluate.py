@@ -159,7 +159,13 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             rates = class_rates(metrics)
             metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
             self.say(f"{class_table(self.model.class_names, rates)}\n")
-        self.say(metrics_table({split: metrics}, intervals=True))
+        self.say(
+            metrics_table(
+                {split: metrics},
+                intervals=True,
+                has_groups=getattr(self.datamodule, "group", None) is not None,
+            )
+        )
 
     def write_predictions(self, path: Path_fc) -> None:
         """Writes a row for each image."""

@@ -102,7 +102,10 @@ class FitCLI(ProjectCLI, FitCommand):
         splits = {"validation": metrics["val"], "test": metrics["test"]}
         lines = [
             "",
-            metrics_table({name: results for name, results in splits.items() if results}),
+            metrics_table(
+                {name: results for name, results in splits.items() if results},
+                has_groups=getattr(self.datamodule, "group", None) is not None,
+            ),
             "",
             f"  best checkpoint   {self.run.best} ({choice})",
             f"  curves, images    tensorboard --logdir {shlex.quote(str(self.run.path.parent))}",

@@ -37,6 +37,7 @@ def main(options: Namespace) -> None:
     from lightkeeper.images import ImageDataModule
 
     from project.analysis.evaluation import evaluate_split
+    from project.analysis.files import write_whole
     from project.analysis.page import image_sections, render
     from project.model import ImageClassifier
 
@@ -44,6 +45,13 @@ def main(options: Namespace) -> None:
     metrics = read_metrics(run)
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
+    tested = model.about["epoch"] + 1, model.about["step"], model.about["metrics"].get("val")
+    # as text, in which NaN is NaN
+    if str(tested) != str(tuple(map(metrics.get, ("epoch", "step", "val")))):
+        raise UserError(
+            f"'{best}' is not the checkpoint whose metrics are in '{run / 'metrics.json'}': put"
+            " the run's own back, or measure this one with project.evaluate"
+        )
     moved = {} if options.root is None else {"root": options.root}
     try:
         data = ImageDataModule.load_from_checkpoint(best, **moved)
@@ -53,9 +61,11 @@ def main(options: Namespace) -> None:
         note(f"without images: {missing}")
         sections = {"missing": missing}
     page = Path(options.output or run / "report.html")
-    if options.output is None:
-        page.unlink(missing_ok=True)  # perhaps a link to elsewhere, if the run is not yours
-    page.write_text(render(run, model.about, metrics, sections), "utf-8", "backslashreplace")
+    if options.output is None and page.is_symlink():
+        page.unlink()  # perhaps to elsewhere, if the run is not yours
+    write_whole(
+        page, render(run, model.about, metrics, sections).encode("utf-8", "backslashreplace")
+    )
     print(page)
 
 

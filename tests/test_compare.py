@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from lightkeeper.exact import UserError
 from scipy.stats import binomtest
 
 from project import compare
@@ -28,7 +29,7 @@ def runs(workplace) -> list[str]:
     for name, accuracy in ACCURACIES.items():
         model: dict[str, Any] = {"class_path": "SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}
         if name == "adam|w":
-            model = {"class_path": "AdamW", "init_args": {"lr": 0.1}}
+            model = {"class_path": "AdamW", "init_args": {"lr": 0.1, "long": 100 * "x"}}
         config = {
             "name": name,
             "seed_everything": int(100 * accuracy),
@@ -48,9 +49,10 @@ def test_runs_that_differ_in_their_seed_alone_are_a_row_of_mean_and_deviation(ru
     values = list(ACCURACIES.values())[:3]
     assert float(sgd["test/accuracy"]) == pytest.approx(statistics.mean(values))
     assert float(sgd["test/accuracy_std"]) == pytest.approx(statistics.stdev(values))
-    differing = ["model.optimizer", "model.optimizer.momentum"]  # and neither rate nor seed
+    # and neither rate nor seed
+    differing = ["model.optimizer", "model.optimizer.long", "model.optimizer.momentum"]
     assert [name for name in sgd if "." in name] == differing
-    assert [sgd[name] for name in differing] == ["SGD", "0.9"]
+    assert [sgd[name] for name in differing] == ["SGD", "", "0.9"]
     assert Path("chart.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -72,6 +74,7 @@ def test_each_format_has_the_same_cells(runs, capsys, kind):
     text = capsys.readouterr().out.replace("\\", "")
     for cell in ("56.25% ± 6.25", "75.00%", "0.2812 ± 0.0312", "adam|w", "model.optimizer"):
         assert cell in text
+    assert (100 * "x" in text) == (kind != "text")
 
 
 @cases(
@@ -94,11 +97,14 @@ def test_two_checkpoints_are_compared_on_the_same_images_alone(tiny_run, workpla
 
 def test_a_run_counts_once_however_its_folder_is_named(runs, workplace, capsys):
     (workplace / "link").symlink_to("sgd_1")
-    call(compare, *runs, "sgd_0/", workplace / "sgd_2", "link", "--format=csv")
-    assert [row["n"] for row in csv.DictReader(capsys.readouterr().out.splitlines()[:3])] == [
-        "3",
-        "1",
-    ]
+    for name, data in {"again": "", "other_order": "data: {seed: 7}\n"}.items():
+        config = Path(shutil.copytree("sgd_1", name), "config.yaml")
+        config.write_text(data + config.read_text().replace("sgd_1", name))
+    others = ["again", "other_order", "--format=csv"]
+    call(compare, *runs, "sgd_0/", workplace / "sgd_2", "link", *others)
+    output, notes = capsys.readouterr()
+    assert [row["n"] for row in csv.DictReader(output.splitlines()[:3])] == ["4", "1"]
+    assert notes == "left out, as their settings and seeds are those of another run: again\n"
 
 
 @pytest.mark.parametrize("content", [None, "- 1\n", "a: [", "!!python/object/apply:os.system [x]"])
@@ -122,11 +128,14 @@ def test_characters_that_control_a_terminal_are_escaped(runs, workplace, capsys)
 
 
 def test_the_figure_has_the_interval_of_each_run_by_its_own_images():
-    metrics = pd.DataFrame({"test/accuracy": [0.9, 0.9], "total": [1000, 20]}, index=["a", "b"])
-    axes = comparison.comparison_figure(metrics, pd.Series({"a": "a", "b": "b"})).axes[0]
+    columns = {"test/accuracy": [0.9, 0.9, 0.5, 1.0], "total": [1000, 20, 20, 20]}
+    groups = pd.Series({"a": "a", "b": "b", "c": "seeds", "d": "seeds"})
+    axes = comparison.comparison_figure(pd.DataFrame(columns, groups.index), groups).axes[0]
     lines: Any = axes.collections
     ends = [line.get_segments()[0][:, 0].tolist() for line in lines]
-    assert ends == [pytest.approx(comparison.interval([0.9], total)) for total in (1000, 20)]
+    known = ([0.9], 1000), ([0.9], 20), ([0.5, 1.0], None)
+    assert ends == [pytest.approx(comparison.interval(*row)) for row in known]
+    assert axes.get_xlim() == (0, 1)  # although Student's interval is from -2.4 to 3.9
 
 
 def test_an_interval_is_wilsons_or_students():
@@ -134,6 +143,8 @@ def test_an_interval_is_wilsons_or_students():
     assert comparison.interval([0.75], 40) == pytest.approx((wilson.low, wilson.high))
     half = 12.706204736174698 * statistics.stdev([0.5, 0.6]) / math.sqrt(2)  # a table's, for n = 2
     assert comparison.interval([0.5, 0.6], 40) == pytest.approx((0.55 - half, 0.55 + half))
+    with pytest.raises(UserError, match=r"metrics\.json is damaged: it says 60 of 40 images"):
+        comparison.interval([1.5], 40)
 
 
 @pytest.mark.parametrize("counts", [(0, 0), (1, 0), (5, 5), (3, 17), (600, 520)])

@@ -1,9 +1,12 @@
 """The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
+import json
 import math
 import os
 import re
+import resource
 import shutil
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from tests.conftest import (
     SMALL_FILES,
     TINY,
     TINY_TRAINER,
+    cases,
     evaluate,
     fit,
     label,
@@ -284,16 +288,22 @@ def test_intervals_are_those_of_scipy_and_are_over_groups():
     probabilities = torch.stack([1 - shares, shares], dim=1)[rows]
     nothing: Any = None
     parts = (labels[rows], probabilities.argmax(1), shares[rows], shares[rows], probabilities)
-    found = bootstrap_intervals(Evaluation(nothing, nothing, *parts, probabilities, {}), rows)
+    evaluation = Evaluation(nothing, nothing, *parts, probabilities, {})
+    found = bootstrap_intervals(evaluation, rows, positive=0)
     data = (labels.numpy(), shares.numpy())
     measures: dict[str, Any] = {
         "accuracy": lambda true, share: ((share > 0.5) == true).mean(),
         "auroc": roc_auc_score,
+        "sensitivity": lambda true, share: (share <= 0.5)[true == 0].mean(),
+        "specificity": lambda true, share: (share > 0.5)[true == 1].mean(),
     }
     for name, measure in measures.items():
         options: Any = {"paired": True, "vectorized": False, "method": "percentile", "rng": 0}
         expected = bootstrap(data, measure, n_resamples=400, **options).confidence_interval
-        assert found[name] == pytest.approx([*expected], abs=0.03)
+        assert found[name] == pytest.approx([*expected], abs=0.04)
+    evaluation.predicted = labels[rows]  # all right, which no draw says anything of
+    intervals = bootstrap_intervals(evaluation, rows)
+    assert [name for name, ends in intervals.items() if ends] == ["auroc"]
 
 
 class Flat(nn.Sequential):
@@ -334,6 +344,25 @@ def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     output = f"--output={tmp_path / 'no' / 'page.html'}"
     for command in (lambda: report_of(tiny_run, output), lambda: evaluate(f"{checkpoint}", output)):
         assert "parent directory does not exist" in one_line(command, capsys)
+
+
+@cases(
+    "change complaint",
+    ({"step": 7}, "is not the checkpoint whose metrics are in"),
+    ({"val": {"accuracy": 0.5}}, "is not the checkpoint whose metrics are in"),
+    ({}, "File too large"),
+)
+def test_a_report_that_fails_leaves_the_page_that_is_there(
+    tiny_run, tmp_path, capsys, request, change, complaint
+):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    (run / "metrics.json").write_text(json.dumps(read_json(run / "metrics.json") | change))
+    (run / "report.html").write_text("of before")
+    limits = resource.getrlimit(size := resource.RLIMIT_FSIZE)
+    request.addfinalizer(partial(resource.setrlimit, size, limits))
+    resource.setrlimit(size, (50_000, limits[1]))  # as by ``ulimit -f``
+    assert complaint in one_line(lambda: report_of(run), capsys)
+    assert [path.read_text() for path in run.glob("*report*")] == ["of before"]
 
 
 def test_metrics_are_written_although_nobody_reads_the_table(checkpoint, monkeypatch):

@@ -64,6 +64,7 @@ from tests.conftest import (
     one_line,
     quiet_trainer,
     read_json,
+    report_of,
     rows,
     small,
     write_csv,
@@ -399,7 +400,7 @@ def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
     model = ["--model=examples.binary.BinaryClassifier", "--monitor=val/auroc", "--data=images"]
     said = one_line(lambda: fit(*model, *options), capsys)
     assert "--model.positive must be one of two classes, which are ['" in said
-    model.append("--model.positive=malignant")
+    model += ["--model.positive=malignant", r"--data.group=\d+"]
     fit(*model, *options, *TINY_TRAINER, *QUIET, *NO_PLOTS, "--name=run")
     metrics = read_json("runs/run/metrics.json")
     best = "runs/run/checkpoints/best.ckpt"
@@ -427,6 +428,13 @@ def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
             assert measured["sensitivity_interval"] == pytest.approx(expected, abs=1e-9)
         for table in (predictions, known):
             assert [row["label"] == "malignant" for row in table] == positive.tolist()
+    assert "take images as independent, which those of a group are not" in capsys.readouterr().out
+    groups = len({Path(row["path"]).stem for row in known})
+    page = report_of(Path("runs/run")).read_text()
+    drawn = "draws for accuracy, macro F1, AUROC, sensitivity, specificity"
+    assert f"{drawn}. Images of a group are alike: these draws are of {groups} groups" in page
+    low, high = metrics["test"]["sensitivity_interval"]
+    assert f"sensitivity, test; 95% interval {low:.4f} to {high:.4f}" not in page  # over images
     evaluate(best, "--calibrate")  # which moves the threshold with the probabilities
     label(best, *(row["path"] for row in known), "--output=again.csv")
     assert [row["label"] for row in rows("again.csv")] == [row["label"] for row in known]

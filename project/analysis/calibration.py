@@ -127,7 +127,10 @@ def abstention_figure(confidence: Tensor, correct: Tensor) -> Figure:
     axes = figure.add_subplot(
         xlabel="share of images answered", ylabel="their accuracy", xlim=(0, 1)
     )
-    axes.plot(answered / len(order), accuracy, label="most confident first")
+    # on top of the frame, where all are right
+    axes.plot(
+        answered / len(order), accuracy, label="most confident first", clip_on=False, zorder=3
+    )
     for threshold in (0.5, 0.7, 0.9, 0.95):
         if count := int((confidence >= threshold).sum()):
             axes.plot(
@@ -136,7 +139,10 @@ def abstention_figure(confidence: Tensor, correct: Tensor) -> Figure:
                 "o",
                 markersize=4,
                 label=f"confidence from {threshold}",
+                clip_on=False,
+                zorder=3,
             )
+    axes.set_ylim(*torch.tensor(axes.get_ylim()).clamp(0, 1).tolist())  # a share, despite margins
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left", fontsize=8)
     return figure

@@ -22,7 +22,8 @@ from scipy import stats
 
 from project.analysis.tables import wilson_interval
 
-_OF_ONE_RUN = ["seed_everything", "data.seed", "name", "trainer.default_root_dir"]
+_FOLDERS = ["name", "trainer.default_root_dir"]
+_OF_ONE_RUN = ["seed_everything", "data.seed", *_FOLDERS]
 _SHARES = ("val/accuracy", "test/accuracy", "val/top5", "test/top5")
 """Metrics that are shares of the images, shown in percent."""
 
@@ -31,7 +32,8 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     """Reads the metrics of a set that all runs have, with ``total``, the images; and settings.
 
     Metrics have Lightning's names, such as ``test/accuracy``. Settings are text, by the names of
-    options; ``images`` are those of training.
+    options; ``images`` are those of training. Runs that repeat another, seeds included, are left
+    out, with a note.
     """
     results = {run: read_metrics(run) for run in runs}
     measured = {run: result.get(split) or {} for run, result in results.items()}
@@ -43,8 +45,15 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     settings.columns = settings.columns.str.replace(r"\.(init_args|class_path)\b", "", regex=True)
     settings = settings.T.groupby(level=0).first().T  # an option may be null here, a class there
     settings["images"] = [(run.get("images") or {}).get("train") for run in results.values()]
+    settings = settings.astype(str).fillna("")
+    repeats = settings.drop(columns=_FOLDERS, errors="ignore").duplicated()
+    if repeats.any():
+        note(
+            "left out, as their settings and seeds are those of another run: "
+            + ", ".join(settings.index[repeats])
+        )
     numbers = metrics.select_dtypes("float").add_prefix(f"{split}/")
-    return numbers.assign(total=metrics["total"]), settings.astype(str).fillna("")
+    return numbers.assign(total=metrics["total"])[~repeats], settings[~repeats]
 
 
 def finished(paths: Sequence[str]) -> list[str]:
@@ -108,7 +117,10 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 def formatted(table: pd.DataFrame, kind: Literal["text", "markdown", "latex", "csv"]) -> str:
     """Formats a table; LaTeX needs the package booktabs."""
     if kind == "text":
-        return table.to_string(index_names=False) + "\n"
+        # long values are cut
+        return (
+            table.replace(r"(?s)^(.{60}).+", r"\1…", regex=True).to_string(index_names=False) + "\n"
+        )
     table = table.reset_index()
     if kind == "latex":
         return table.to_latex(index=False, escape=True)
@@ -156,9 +168,11 @@ def comparison_figure(metrics: pd.DataFrame, groups: pd.Series) -> Figure:
     for axes, name in zip(panels, names, strict=True):
         for group, values in metrics[name].groupby(groups, sort=False):
             images = int(metrics["total"][values.index[0]]) if name in _SHARES else None
-            (mean,) = axes.plot([values.mean()], [group], "o")
+            (mean,) = axes.plot([values.mean()], [group], "o", clip_on=False, zorder=3)
             axes.plot([*values], [group] * len(values), "|", color=mean.get_color())
             axes.hlines([group], *interval([*values], images), colors=mean.get_color())
+        if name in _SHARES or name.endswith("/f1"):  # from 0 to 1, unlike Student's intervals
+            axes.set_xlim(*pd.Series(axes.get_xlim()).clip(0, 1))
         axes.set_xlabel(name)
         axes.grid(axis="x", alpha=0.3)
     panels[0].set_ylim(groups.nunique() - 0.5, -0.5)  # the first on top

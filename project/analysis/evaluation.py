@@ -72,15 +72,19 @@ def groups_of(predictions: Predictions, data: ImageDataModule) -> Tensor:
     return torch.from_numpy(np.unique(names, return_inverse=True)[1])
 
 
-def bootstrap_intervals(test: Evaluation, groups: Tensor) -> dict[str, list[float]]:
-    """Returns 95% intervals of accuracy, macro F1 and, of two classes, AUROC.
+def bootstrap_intervals(
+    test: Evaluation, groups: Tensor, positive: int = 1
+) -> dict[str, list[float]]:
+    """Returns 95% intervals of accuracy, F1 and, of two classes, AUROC and both classes' recall.
 
     Percentiles over 1,000 draws of whole groups, as images of one are alike (Davison and Hinkley,
-    1997, sections 3.8 and 5.3); AUROC over those with both classes.
+    1997, sections 3.8 and 5.3); of two classes, what needs both over draws that have both. An
+    interval is empty where all draws are alike, as of a perfect result: they say nothing of it.
 
     Args:
         test: Images of one class each.
         groups: The group of each image, int64 (N,), from 0.
+        positive: The class whose recall is the sensitivity; the other's is the specificity.
     """
     known = test.known.nonzero().flatten()
     classes = test.probabilities.shape[1]
@@ -92,12 +96,17 @@ def bootstrap_intervals(test: Evaluation, groups: Tensor) -> dict[str, list[floa
         rows = known.repeat_interleave(drawn[groups[known]])
         cells = test.labels[rows] * classes + test.predicted[rows]
         confusion = cells.bincount(minlength=classes**2).view(classes, classes)
-        values["accuracy"].append(float(confusion.trace() / confusion.sum()))
-        values["f1"].append(macro_f1(confusion))
+        rates = {"f1": macro_f1(confusion), "accuracy": float(confusion.trace() / confusion.sum())}
         if classes == 2 and confusion.sum(1).all():
-            auroc = binary_auroc(test.probabilities[rows, 1], test.labels[rows])
-            values["auroc"].append(float(auroc))
-    return {name: np.quantile(row, [0.025, 0.975]).tolist() for name, row in values.items()}
+            recall = confusion.diagonal() / confusion.sum(1)
+            rates["sensitivity"], rates["specificity"] = recall[[positive, 1 - positive]].tolist()
+            rates["auroc"] = float(binary_auroc(test.probabilities[rows, 1], test.labels[rows]))
+        for name, value in rates.items():
+            values[name].append(value)
+    return {
+        name: np.quantile(row, [0.025, 0.975]).tolist() if min(row) < max(row) else []
+        for name, row in values.items()
+    }
 
 
 def confused_pairs(test: Evaluation) -> Counter[tuple[int, int]]:

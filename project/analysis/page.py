@@ -24,10 +24,10 @@ from project.analysis.evaluation import (
 )
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import (
-    PANELS,
     as_rgb,
     confusion_figure,
     curves_figure,
+    logged_panels,
     ranking_figures,
     read_curves,
     read_steps_per_epoch,
@@ -75,8 +75,7 @@ def render(
         config=config.read_text("utf-8", "backslashreplace") if _is_own_file(config) else "",
         curves=[
             _png_url(curves_figure(curves, steps_per_epoch, [title]))
-            for title, names_of_curves in PANELS.items()
-            if any(map(curves.get, names_of_curves))
+            for title in logged_panels(curves)
         ],
         confusion=_png_url(confusion_figure(confusion, names)) if has_matrix else None,
         is_multilabel=confusion.dim() == 3,
@@ -155,10 +154,10 @@ def _of_one_class(model: ImageClassifier, test: Evaluation, groups: Tensor) -> d
                 "images": _describe_images(model, test, surest),
             }
         )
-    intervals = bootstrap_intervals(test, groups)
+    positive = getattr(model, "positive", 1)
+    intervals = bootstrap_intervals(test, groups, positive)
     sections: dict[str, object] = {"pairs": confused, "intervals": intervals}
     if len(names) == 2:
-        positive = getattr(model, "positive", 1)
         of_positive = test.probabilities[known, positive], (labels[known] == positive).long()
         threshold = (model.thresholds or {}).get(names[positive], 0.5)
         figures = ranking_figures(*of_positive, threshold)

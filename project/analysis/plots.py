@@ -159,18 +159,24 @@ def read_steps_per_epoch(run: Path) -> float:
     return 0.0
 
 
+def logged_panels(curves: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """Returns the titles of the plots that have a curve."""
+    return [title for title, names in PANELS.items() if any(map(curves.get, names))]
+
+
 def curves_figure(
     curves: Mapping[str, Mapping[int, float]],
     steps_per_epoch: float = 0.0,
-    panels: Sequence[str] = tuple(PANELS),
+    panels: Sequence[str] = (),
 ) -> Figure:
     """Draws loss, accuracy, learning rate and speed over epochs, or steps, if logged.
 
     Args:
         curves: By name, the value at each step.
         steps_per_epoch: The steps of an epoch; 0 if unknown.
-        panels: The titles of those to draw.
+        panels: The titles of those to draw; by default those that have a curve, or all.
     """
+    panels = panels or logged_panels(curves) or list(PANELS)
     columns = min(2, len(panels))
     size = (4.5 * columns, 2.7 * -(-len(panels) // columns))
     figure = Figure(figsize=size, layout="constrained", dpi=110)
@@ -208,11 +214,17 @@ def ranking_figures(shares: Tensor, is_positive: Tensor, threshold: float) -> li
         (recall, binary_precision(decided, is_positive)),
     ]
     figures = []
-    for metric, point in zip((BinaryROC(), BinaryPrecisionRecallCurve()), points, strict=True):
+    for title, metric, point in zip(
+        ("ROC", "precision and recall"),
+        (BinaryROC(), BinaryPrecisionRecallCurve()),
+        points,
+        strict=True,
+    ):
         figures.append(Figure(figsize=(4.6, 3.6), layout="constrained", dpi=110))
         axes = figures[-1].add_subplot()
         metric.update(shares, is_positive)
         metric.plot(ax=axes)
+        axes.set_title(title)
         axes.plot(*point, "o", color="C1", label=f"threshold {threshold:.4g}")
         axes.legend(loc="lower center")
     return figures

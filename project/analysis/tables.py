@@ -6,6 +6,7 @@ from statistics import NormalDist
 from typing import Any
 
 import torch
+from lightkeeper.exact import UserError
 
 from project.model.metrics import class_counts
 
@@ -25,7 +26,12 @@ def wilson_interval(hits: int, total: int) -> tuple[float, float]:
     """Returns the 95% interval of a share (Wilson, 1927, https://doi.org/10.2307/2276774).
 
     It is (0, 1) of nothing.
+
+    Raises:
+        UserError: There are more hits than images, as in a damaged file.
     """
+    if not 0 <= hits <= total:
+        raise UserError(f"metrics.json is damaged: it says {hits} of {total} images")
     z = NormalDist().inv_cdf(0.975)
     centre = (hits + z * z / 2) / (total + z * z)
     half = z * math.sqrt(hits * (total - hits) / max(total, 1) + z * z / 4) / (total + z * z)
@@ -43,10 +49,13 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
-def metrics_table(columns: Mapping[str, Metrics], intervals: bool = False) -> str:
+def metrics_table(
+    columns: Mapping[str, Metrics], intervals: bool = False, has_groups: bool = False
+) -> str:
     """Formats the metrics of several splits, a column each, with counts beside accuracies.
 
-    With ``intervals``, and beside other metrics that have theirs, are 95% intervals, too.
+    With ``intervals``, and beside other metrics that have theirs, are 95% intervals, too. If images
+    have groups, a line says that these intervals do not know them.
     """
     rows = {"": list(columns)}
     brackets = interval_in_words if intervals else "{}/{}".format
@@ -64,10 +73,12 @@ def metrics_table(columns: Mapping[str, Metrics], intervals: bool = False) -> st
             ]
     width = max(10, *(len(name) + 2 for name in rows))
     cell_width = max(24, *(len(cell) + 2 for cells in rows.values() for cell in cells))
-    return "\n".join(
+    table = "\n".join(
         f"  {name:<{width}}" + "".join(f"{cell:>{cell_width}}" for cell in cells)
         for name, cells in rows.items()
     )
+    over_images = "\n  intervals take images as independent, which those of a group are not"
+    return table + over_images if has_groups and " to " in table else table
 
 
 def _own_interval(metrics: Metrics, name: str) -> str:

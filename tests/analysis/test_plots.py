@@ -23,6 +23,7 @@ from project.analysis.plots import (
     confusion_figure,
     curves_figure,
     image_grid,
+    ranking_figures,
     read_curves,
 )
 from tests.conftest import cases
@@ -87,6 +88,7 @@ def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels
     for name in panels:
         expected = [list(point) for point in sorted(curves[name].items())]
         assert expected in [points for found in drawn for points in found]
+    assert all(drawn) or not curves
     for axes in (axes for axes, found in zip(figure.axes, drawn, strict=True) if found):
         assert (axes.get_xticks() == axes.get_xticks().round()).all()
 
@@ -156,6 +158,14 @@ def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():
         )
     assert len(points) == 4
     assert np.asarray(line.get_ydata())[-1] == pytest.approx(correct.mean())
+    assert abstention_figure(torch.rand(200), torch.ones(200)).axes[0].get_ylim()[1] == 1
+
+
+def test_curves_over_thresholds_have_the_names_of_the_field():
+    assert [
+        figure.axes[0].get_title()
+        for figure in ranking_figures(torch.tensor([0.1, 0.9]), torch.tensor([0, 1]), 0.6)
+    ] == ["ROC", "precision and recall"]
 
 
 @cases("clocks", (1000, 2000), (2000, 1000))
