@@ -106,7 +106,8 @@ class ExactTrainer(Trainer):
             whole = "unset, or set with MASTER_PORT by what starts the other processes"
             require(is_whole, "LOCAL_RANK", os.environ.get("LOCAL_RANK"), whole)
         if isinstance(self.strategy, SingleDeviceStrategy):
-            rank_zero_only.rank = 0  # whatever RANK is left of another command
+            # as strategies do, whatever RANK is left of another command
+            rank_zero_only.rank = 0  # type: ignore[attr-defined]
         wanted = self.num_devices * self.num_nodes
         if processes not in (0, wanted):  # each would train alone, or wait for others
             raise UserError(
