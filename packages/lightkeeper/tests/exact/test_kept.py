@@ -3,7 +3,7 @@
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from lightkeeper.exact import (
     newest_checkpoint,
 )
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
@@ -68,6 +69,28 @@ class Kept(LightningModule):
         return SGD(self.parameters(), lr=0.5)
 
 
+class Logged(LightningModule):
+    """Logs a value and a metric over epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.accuracy = MulticlassAccuracy(3, average="micro")
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        logits, labels = (
+            self.linear(torch.stack([batch.sin(), batch.cos(), batch], 1)),
+            batch.long() % 3,
+        )
+        self.accuracy.update(logits, labels)
+        self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
+        self.log("loss", loss := cross_entropy(logits, labels), on_step=False, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self) -> SGD:
+        return SGD(self.parameters(), lr=0.01)
+
+
 class StopAfter(Callback):
     """Asks the run to stop after a batch, counted over all epochs."""
 
@@ -77,6 +100,10 @@ class StopAfter(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
         if trainer.fit_loop.epoch_loop.batch_progress.total.ready == self.batch:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def numbers(trainer: Trainer) -> ExactDataLoader:
+    return ExactDataLoader(cast(Any, torch.arange(40.0)), trainer, batch_size=4, shuffle=True)
 
 
 def train(folder: Path, stop: int) -> dict[str, Any]:
@@ -90,8 +117,7 @@ def train(folder: Path, stop: int) -> dict[str, Any]:
         logger=ResumingCSVLogger(folder, name="csv", version=""),
         log_every_n_steps=2,
     )
-    batches = ExactDataLoader(torch.arange(40.0), trainer, batch_size=4, shuffle=True)  # type: ignore[arg-type]
-    trainer.fit(model := Kept(), batches, ckpt_path=newest_checkpoint(folder))
+    trainer.fit(model := Kept(), numbers(trainer), ckpt_path=newest_checkpoint(folder))
     return {**model.state_dict(), "csv": (folder / "csv" / "metrics.csv").read_text().splitlines()}
 
 
@@ -106,3 +132,30 @@ def test_a_run_that_stops_between_two_batches_ends_in_the_same_bits(tmp_path, st
             train(tmp_path / "stopped", stop)
     again = train(tmp_path / "stopped", 0)
     assert not differences(whole, again), "\n".join(differences(whole, again))
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
+@pytest.mark.parametrize("every", [None, 7, 10])
+def test_an_epoch_counts_itself_alone_from_whichever_checkpoint_a_run_goes_on(workplace, every):
+    """One that Lightning saves at the end of an epoch has the sums of that epoch."""
+
+    def ends(checkpoint: Path | None = None) -> list[dict[str, float]]:
+        found: list[dict[str, float]] = []
+        kept = ModelCheckpoint("kept", save_top_k=-1, every_n_train_steps=every)
+        look = LambdaCallback(
+            on_train_epoch_end=lambda trainer, _: found.append(dict(trainer.callback_metrics))
+        )
+        trainer = toy_trainer(
+            max_epochs=3,
+            callbacks=[LastCheckpoint(), kept, look],
+            plugins=AtomicCheckpointIO("."),
+            enable_checkpointing=True,
+        )
+        torch.manual_seed(0)
+        trainer.fit(Logged(), numbers(trainer), ckpt_path=checkpoint)
+        return found
+
+    whole = ends()
+    for file in [*Path("kept").glob("*.ckpt")]:
+        resumed = ends(file)
+        assert differences(whole[3 - len(resumed) :], resumed) == []

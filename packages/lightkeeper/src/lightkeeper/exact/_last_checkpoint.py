@@ -17,9 +17,10 @@ from ._metric_states import State, cpu_copies, gather, load_metrics, save_metric
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
 from ._upstream import correct_progress, reopen_epoch, validated_in
-from ._upstream_loop import make_exact
+from ._upstream_loop import forget_epoch, logged_metrics, make_exact
 
 _GRADIENTS = "gradients"
+_LOGGED = "logged_metrics"
 _LOGGERS = "loggers"
 _METRICS = "newest_metrics"
 _SHOULD_STOP = "should_stop"
@@ -85,6 +86,7 @@ class LastCheckpoint(Callback):
         self._request = StopRequest()
         self._validated: dict[str, object] = {}  # in a checkpoint that training resumes from
         self._metrics: dict[str, float] = {}
+        self._logged: list[str] = []
         self._gradients: list[State] = []
         self._is_saving = False
         self._save_took = 0.0
@@ -126,6 +128,8 @@ class LastCheckpoint(Callback):
         if self._validated:
             correct_progress(trainer, self._validated)
             self._validated = {}
+            if batch_idx == 0:
+                forget_epoch(trainer, self._logged)
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._do(self._agree(trainer, between_epochs=batch_idx == 0), trainer)
 
@@ -147,6 +151,7 @@ class LastCheckpoint(Callback):
         """Adds states of metrics and loggers, and whether training was ended."""
         checkpoint[_LOGGERS] = save_loggers(trainer)
         checkpoint[_STATES] = save_metrics(pl_module)
+        checkpoint[_LOGGED] = logged_metrics(trainer)
         checkpoint[_SHOULD_STOP] = trainer.should_stop
         if self._is_saving and not pl_module.automatic_optimization:
             checkpoint[_GRADIENTS] = _gradients_of(pl_module)
@@ -163,6 +168,7 @@ class LastCheckpoint(Callback):
         self._validated = validated_in(checkpoint)
         # of a checkpoint from before this callback, there are none
         self._metrics = checkpoint.get(_METRICS, {})  # Lightning clears the trainer's before
+        self._logged = checkpoint.get(_LOGGED, [])
         self._gradients = checkpoint.get(_GRADIENTS, [])
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
         load_metrics(trainer, pl_module, checkpoint.get(_STATES, []))

@@ -1,5 +1,6 @@
 """Lightning's training loop, with what it leaves out of checkpoints, and without its signals."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+from torchmetrics import Metric
 
 from ._metric_states import State, States, cpu_copies, gather, shares_of
 
@@ -20,6 +22,25 @@ def make_exact(trainer: Trainer) -> None:
     if not isinstance(loop.epoch_loop, _ExactEpochLoop):
         loop.epoch_loop = _ExactEpochLoop(trainer, loop.epoch_loop)
         trainer._signal_connector = _NoSignals(trainer)
+
+
+def logged_metrics(trainer: Trainer) -> list[str]:
+    """Returns the names of the module's metrics that Lightning resets when the epoch ends."""
+    results = trainer.fit_loop.epoch_loop._results.values()
+    names = {result.meta.metric_attribute for result in results if not result.is_tensor}
+    return sorted(filter(None, names))
+
+
+def forget_epoch(trainer: Trainer, logged: Iterable[str]) -> None:
+    """Drops what was restored of an epoch that had ended, as of a ``ModelCheckpoint``."""
+    results = trainer.fit_loop.epoch_loop._results
+    if isinstance(results, _ExactResults):
+        results.earlier.clear()
+        results.steps.clear()
+    parts = dict(trainer.lightning_module.named_modules())
+    for name in logged:
+        if isinstance(part := parts.get(name), Metric):
+            part.reset()
 
 
 class _NoSignals(_SignalConnector):
