@@ -31,6 +31,11 @@ class ProjectCLI(LightningCLI):
     model: ImageClassifier
     datamodule: ImageDataModule
 
+    @property
+    def has_groups(self) -> bool:
+        """True if images of the data are alike in groups, such as patients."""
+        return getattr(self.datamodule, "group", None) is not None
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Builds the trainer, with lines of progress where no terminal would show a bar."""
         options = self.config_init.trainer

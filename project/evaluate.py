@@ -159,13 +159,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             rates = class_rates(metrics)
             metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
             self.say(f"{class_table(self.model.class_names, rates)}\n")
-        self.say(
-            metrics_table(
-                {split: metrics},
-                intervals=True,
-                has_groups=getattr(self.datamodule, "group", None) is not None,
-            )
-        )
+        self.say(metrics_table({split: metrics}, intervals=True, has_groups=self.has_groups))
 
     def write_predictions(self, path: Path_fc) -> None:
         """Writes a row for each image."""

@@ -104,7 +104,7 @@ class FitCLI(ProjectCLI, FitCommand):
             "",
             metrics_table(
                 {name: results for name, results in splits.items() if results},
-                has_groups=getattr(self.datamodule, "group", None) is not None,
+                has_groups=self.has_groups,
             ),
             "",
             f"  best checkpoint   {self.run.best} ({choice})",

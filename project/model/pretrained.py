@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple, cast
@@ -75,7 +75,7 @@ def find_weights(arch: str, weights: str) -> Pretrained:
 
 def _from_file(source: str) -> Pretrained:
     """Takes weights from a file or an address, saved by this project or any other script."""
-    read = partial(read_weights, source)
+    read = cache(partial(read_weights, source))
     return Pretrained(
         source,
         lambda: read().tensors,

@@ -78,10 +78,8 @@ class Logged(LightningModule):
         self.accuracy = MulticlassAccuracy(3, average="micro")
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        logits, labels = (
-            self.linear(torch.stack([batch.sin(), batch.cos(), batch], 1)),
-            batch.long() % 3,
-        )
+        inputs = torch.stack([batch.sin(), batch.cos(), batch], 1)
+        logits, labels = self.linear(inputs), batch.long() % 3
         self.accuracy.update(logits, labels)
         self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
         self.log("loss", loss := cross_entropy(logits, labels), on_step=False, on_epoch=True)

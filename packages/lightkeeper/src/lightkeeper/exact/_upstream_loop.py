@@ -35,8 +35,7 @@ def forget_epoch(trainer: Trainer, logged: Iterable[str]) -> None:
     """Drops what was restored of an epoch that had ended, as of a ``ModelCheckpoint``."""
     results = trainer.fit_loop.epoch_loop._results
     if isinstance(results, _ExactResults):
-        results.earlier.clear()
-        results.steps.clear()
+        results.forget()
     parts = dict(trainer.lightning_module.named_modules())
     for name in logged:
         if isinstance(part := parts.get(name), Metric):
@@ -63,6 +62,11 @@ class _ExactResults(_ResultCollection):
         super().__init__(training=True)
         self.earlier: list[States] = []
         self.steps: State = {}
+
+    def forget(self) -> None:
+        """Drops what is from before the run was stopped."""
+        self.earlier.clear()
+        self.steps.clear()
 
     def metrics(self, on_step: bool) -> Any:
         """Returns what is logged now."""
@@ -100,8 +104,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
     def run(self, data_fetcher: Any) -> None:
         """Runs an epoch; what was not logged again in it counts no longer."""
         super().run(data_fetcher)
-        self._results.earlier.clear()
-        self._results.steps.clear()
+        self._results.forget()
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Adds the values of this epoch, of each process."""
