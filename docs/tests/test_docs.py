@@ -44,8 +44,7 @@ CONFIGS = [
     for path in sorted((ROOT / folder).rglob("*.yaml"))
 ]
 IMAGENET = [path for path in CONFIGS if path.parent.name == "imagenet"]
-# a process of its own imports everything
-LONG = [*IMAGENET, *(path for path in CONFIGS if "strategy" in path.read_text())]
+QUICK = {"finetune", "cifar10_cpu"}  # the others train in the slow tests, and are parsed in these
 FILES = [*SMALL_FILES, "--data.batch_size=4"]
 WEIGHTS = ["--model.weights=weights.pth"]
 TINY = {
@@ -287,11 +286,8 @@ def test_a_config_of_imagenet_is_accepted(config, place, without_initialisation)
     assert FitCLI([f"--config={config}", *HERE]).config.trainer.max_epochs >= 16
 
 
-@pytest.mark.parametrize(
-    "config",
-    [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG), id=one.stem) for one in CONFIGS],
-)
-def test_a_config_trains_on_its_own_kind_of_data(config, place):
+def on_small_data(config: Path) -> list[str]:
+    """The options of one short step with a config, and with what it is added to."""
     base, text = [], config.read_text()
     if "configs/recipes" in str(config) and not any(kind in text for kind in TINY):
         # it is added to a config that names the data, and to others
@@ -304,8 +300,26 @@ def test_a_config_trains_on_its_own_kind_of_data(config, place):
         )  # in place of those that would be downloaded
     smaller = [*TINY[kind], *(option for word, option in FASTER.items() if word in text)]
     once = [*ONE_CPU, "--trainer.enable_progress_bar=false", "--trainer.max_steps=1", "--name=run"]
-    args = [*base, f"--config={config}", *smaller, *once]
-    if "strategy" in text:  # leaves a process group behind
+    return [*base, f"--config={config}", *smaller, *once]
+
+
+@pytest.mark.parametrize(
+    "config", [path for path in CONFIGS if path.stem not in QUICK], ids=lambda config: config.stem
+)
+def test_a_config_is_accepted(config, place):
+    FitCLI(on_small_data(config))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * (path.stem not in QUICK), id=path.stem)
+        for path in CONFIGS
+    ],
+)
+def test_a_config_trains_on_its_own_kind_of_data(config, place):
+    args = on_small_data(config)
+    if "strategy" in config.read_text():  # leaves a process group behind
         succeed([sys.executable, "-m", "project.fit", *args], place)
     else:
         fit(*args)

@@ -96,7 +96,9 @@ def beside(place):
     return place
 
 
-@pytest.mark.parametrize("script", ["onnx_runtime.py", "plain_torch.py"])
+@pytest.mark.parametrize(
+    "script", ["onnx_runtime.py", pytest.param("plain_torch.py", marks=pytest.mark.slow)]
+)
 def test_a_photo_is_labelled_without_this_project(beside, photos, script):
     guard = 'import sys\nsys.modules["project"] = sys.modules["lightning"] = None  # importing them would raise\n'
     command = [sys.executable, "-c", guard + (DEPLOY / script).read_text()]

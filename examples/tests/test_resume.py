@@ -54,7 +54,7 @@ PLATEAU = (
 FIVE_EPOCHS = "--trainer.max_epochs=5 --callbacks.last_checkpoint.every_n_steps=1"
 RECIPES = "examples.recipes"
 ROWS = {
-    "a schedule and plots": Row(EVERY_THIRD, (3, 5)),
+    "a schedule and plots": Row(EVERY_THIRD, (3, 5), slow=True),
     "a schedule that watches validation across epochs": Row(
         f"{EVERY_THIRD} --trainer.val_check_interval=3 --trainer.check_val_every_n_epoch=null"
         f" {PLATEAU}"
@@ -63,6 +63,7 @@ ROWS = {
         f"--model.lr_scheduler={RECIPES}.head_first.HeadFirst --model.layer_decay=0.5"
         " --model.optimizer=AdamW",
         (2, 5),
+        slow=True,
     ),
     # of eight, four and two steps, in a schedule of 24
     "a batch size that grows": Row(f"{GROWING} --trainer.max_epochs=3", (3, 10, 13)),
@@ -70,17 +71,21 @@ ROWS = {
         f"{GROWING} --model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=0.1"
         " --model.lr_scheduler_interval=step",
         (10,),
+        slow=True,
     ),
     "images that grow": Row(
         f"--trainer.callbacks+={RECIPES}.progressive_resizing.ProgressiveResizing"
         " --trainer.callbacks.multiple=4",
         (3, 6),
+        slow=True,
     ),
     # between a validation and the end of its epoch, and after the last validation
     "seldom validated": Row(
-        f"{FIVE_EPOCHS} --trainer.check_val_every_n_epoch=2", (15, 18), fails=(1, 3)
+        f"{FIVE_EPOCHS} --trainer.check_val_every_n_epoch=2", (15, 18), fails=(1, 3), slow=True
     ),
-    "often validated": Row(f"{FIVE_EPOCHS} --trainer.val_check_interval=2", (15,), fails=(1, 3)),
+    "often validated": Row(
+        f"{FIVE_EPOCHS} --trainer.val_check_interval=2", (15,), fails=(1, 3), slow=True
+    ),
     "Airbench, Muon, alternating flips": Row(
         f"--model.optimizer={RECIPES}.muon.Muon --model.test_time_augmentation=flip_and_shift"
         f" --data.flip=alternating --data.crop_padding=2 {EVERY_THIRD}"
@@ -94,7 +99,8 @@ ROWS = {
     ),
     "a probe": Row(
         "--model.freeze=backbone --model.weights=weights.pth --data.flip=false"
-        " --data.crop_padding=0 --data.cutout=0 --model=examples.recipes.probe.Probe"
+        " --data.crop_padding=0 --data.cutout=0 --model=examples.recipes.probe.Probe",
+        slow=True,
     ),
     "SAM": Row("--model=examples.sam.SAMClassifier", (1, 6)),
     "several labels": Row(" ".join([*MULTILABEL, *PAIRS[:1]]), (3,)),

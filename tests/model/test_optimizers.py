@@ -80,7 +80,8 @@ def test_parameters_outside_of_the_network_are_trained_as_its_head_with_decay_by
     "arch",
     [
         *("tf_efficientnet_lite0", "vit_tiny_patch16_224", "convnext_atto", "levit_128s"),
-        *("vit_small_patch16_dinov3", "vit_base_patch32_siglip_256", "eva02_tiny_patch14_224"),
+        *("vit_small_patch16_dinov3", "eva02_tiny_patch14_224"),
+        pytest.param("vit_base_patch32_siglip_256", marks=pytest.mark.slow),
     ],
 )
 def test_rates_and_weight_decay_are_those_of_timm_for_its_networks(arch, layer_decay):

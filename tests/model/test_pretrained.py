@@ -104,7 +104,10 @@ def test_without_a_network_one_line_names_the_file(monkeypatch, arch, weights, c
         find_weights(arch, weights).weights()
 
 
-@pytest.mark.parametrize("arch", ["resnet18", "densenet121", "googlenet"])
+@pytest.mark.parametrize(
+    "arch",
+    ["resnet18", *(pytest.param(a, marks=pytest.mark.slow) for a in ("densenet121", "googlenet"))],
+)
 def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub):
     hub.mkdir(parents=True)
     options = {"init_weights": False, "aux_logits": True} if arch == "googlenet" else {}

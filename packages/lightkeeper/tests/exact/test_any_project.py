@@ -143,7 +143,7 @@ def measure(folder: str, devices: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 5])
-@pytest.mark.parametrize("size", [23, 40])
+@pytest.mark.parametrize("size", [23, pytest.param(40, marks=pytest.mark.slow)])
 def test_stock_metrics_count_each_sample_once_on_any_number_of_processes(devices, size, tmp_path):
     assert in_a_fork(measure, str(tmp_path), devices, size) == 0
     result, probabilities, labels = torch.load(tmp_path / "result.pt", weights_only=True)

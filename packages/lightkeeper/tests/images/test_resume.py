@@ -155,25 +155,27 @@ SCALED = (  # by a plugin, which names the precision
     f" --trainer.plugins.device=cpu {SCALER}=torch.amp.GradScaler {SCALER}.device=cpu"
 )
 ROWS = {
-    "plain": Row(EVERY_THIRD, range(STEPS + 1)),
+    "plain": Row(EVERY_THIRD, range(STEPS + 1), slow=True),
     "accumulation, validation across epochs, a schedule that watches it": Row(
         f"{IN_PAIRS} --trainer.val_check_interval=3 --trainer.check_val_every_n_epoch=null"
         f" {PLATEAU}",
         range(STEPS + 1),
     ),
     # the last step of an epoch has one batch, the others two
-    "accumulation": Row(f"{IN_PAIRS} --data.size=56"),
+    "accumulation": Row(f"{IN_PAIRS} --data.size=56", slow=True),
     # five steps, and in the second epoch, of which the last has one batch, three
     "accumulation that changes": Row(
         f"{EVERY_THIRD} --data.batch_size=8 --data.size=40"
         " --trainer.callbacks+=GradientAccumulationScheduler"
-        ' --trainer.callbacks.scheduling={"1":2}'
+        ' --trainer.callbacks.scheduling={"1":2}',
+        slow=True,
     ),
     # the first is within an epoch, the second is its last
     "until a step, and until later ones": Row(
         f"{EVERY_THIRD} --trainer.max_epochs=null --trainer.max_steps=10 {PLATEAU}",
         (1, 2, 4, 6, 9),
         ends=(2, 4, 6),
+        slow=True,
     ),
     # before its test
     "stopped early within an epoch": Row(
@@ -185,24 +187,27 @@ ROWS = {
     # in the second of two epochs of four steps; the test is one step more
     "stopped by a callback within an epoch": Row(f"{EVERY_THIRD} {STOPS}=7", (3, 5, 7, 8)),
     "stopped by a callback before it may": Row(
-        f"{EVERY_THIRD} {STOPS}=2 --trainer.min_epochs=1", (3, 4, 5)
+        f"{EVERY_THIRD} {STOPS}=2 --trainer.min_epochs=1", (3, 4, 5), slow=True
     ),
     "stopped by a callback, accumulation, an average": Row(
-        f"{IN_PAIRS} {EMA} {STOPS}=6", (3, 6, 7)
+        f"{IN_PAIRS} {EMA} {STOPS}=6", (3, 6, 7), slow=True
     ),
     "a limit of time": Row(
-        f"{EVERY_THIRD} --trainer.max_time=00:00:00:07 --model={__name__}.Ticking", (3, 5, 7, 8)
+        f"{EVERY_THIRD} --trainer.max_time=00:00:00:07 --model={__name__}.Ticking",
+        (3, 5, 7, 8),
+        slow=True,
     ),
     "a limit of steps within an epoch": Row(f"{EVERY_THIRD} --trainer.max_steps=7", (3, 5, 7, 8)),
     "one cycle, double precision": Row(
         "--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=0.4"
-        " --model.lr_scheduler.total_steps=9 --model.interval=step --trainer.precision=64-true"
+        " --model.lr_scheduler.total_steps=9 --model.interval=step --trainer.precision=64-true",
+        slow=True,
     ),
     "AdamW, a learning rate that falls": Row(
-        f"{PLATEAU} --model.optimizer=AdamW --trainer.max_epochs=3"
+        f"{PLATEAU} --model.optimizer=AdamW --trainer.max_epochs=3", slow=True
     ),
     "a dynamic loss scale": Row(
-        f"{SCALED} {SCALER}.init_scale=64 {SCALER}.growth_interval=3", (5,)
+        f"{SCALED} {SCALER}.init_scale=64 {SCALER}.growth_interval=3", (5,), slow=True
     ),
     "an average that starts late": Row(
         f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)
