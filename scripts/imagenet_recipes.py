@@ -1,6 +1,6 @@
 """Trains the recipes of ``configs/imagenet/`` on a small task: ``python scripts/imagenet_recipes.py FOLDER``.
 
-A network of 0.4 million parameters sees images of 48 pixels for 12 epochs. Pixels and epochs of each recipe shrink in proportion. The
+A network of 0.4 million parameters sees images of 96 pixels for 12 epochs. Pixels and epochs of each recipe shrink in proportion. The
 learning rate shrinks with the batch, of SGD in proportion, of LAMB by the square root, as timm's ``--lr-base`` does. Weights are averaged
 over the same share of training. Options that it does not know go to ``project.fit``. The same command resumes.
 """
@@ -16,29 +16,29 @@ from project.analysis.comparison import formatted, read_runs, readable, summary
 
 SMALL = [
     *("--data.val_fraction=0.1", "--data.test_fraction=0.3", "--data.batch_size=32"),
-    *("--data.image_size=48", "--model.arch=timm/test_resnet", "--trainer.max_epochs=12"),
+    *("--data.image_size=96", "--model.arch=timm/test_resnet", "--trainer.max_epochs=12"),
 ]
 _STEPS = "--model.lr_scheduler_interval=step"  # 12 learning rates in all would be few
 RECIPES = {
     "torchvision_v1": [
-        *("--model.optimizer.lr=0.0125", "--model.lr_scheduler.step_size=4", "--data.resize=55")
+        *("--model.optimizer.lr=0.0125", "--model.lr_scheduler.step_size=4", "--data.resize=110")
     ],
     "torchvision_v2": [
         *("--model.optimizer.lr=0.015625", "--model.lr_scheduler.warmup_epochs=0.1", _STEPS),
         *("--trainer.callbacks.decay=0.97", "--trainer.callbacks.update_every_n_steps=1"),
-        *("--data.train_size=38", "--data.resize=50"),
+        *("--data.train_size=75", "--data.resize=99"),
     ],
     "timm_a1": [
         *("--model.optimizer.lr=0.000625", "--model.lr_scheduler.warmup_epochs=0.1", _STEPS),
-        "--data.resize=50",
+        "--data.resize=101",
     ],
     "timm_a2": [
         *("--model.optimizer.lr=0.000625", "--model.lr_scheduler.warmup_epochs=0.2", _STEPS),
-        "--data.resize=50",
+        "--data.resize=101",
     ],
     "timm_a3": [
         *("--model.optimizer.lr=0.001", "--model.lr_scheduler.warmup_epochs=0.6", _STEPS),
-        *("--data.train_size=34", "--data.resize=50"),
+        *("--data.train_size=69", "--data.resize=101"),
     ],
 }
 
