@@ -142,7 +142,8 @@ def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, ca
         patch.setattr("lightkeeper.exact._checkpoint_io.open", full_for_this, raising=False)
         said = one_line(lambda: fit(EVERY_STEP), capsys)
     hint = "to resume, run python -m tests.fit with the same options and --name run"
-    assert f"No space left on device; make room, or write elsewhere; {hint}" in said
+    assert re.search(rf"No space left on device: '\S*{LAST.with_stem(name)}'; make room,", said)
+    assert f"'; make room, or write elsewhere; {hint}" in said
     assert {path.name for path in LAST.parent.iterdir()} <= {"last.ckpt", "previous.ckpt"}
     assert load(PREVIOUS)["global_step"] >= 3
     fit()

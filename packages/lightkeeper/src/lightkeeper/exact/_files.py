@@ -30,6 +30,9 @@ def whole_file(path: Path) -> Iterator[Path]:
         _wait_for_disk(partial)
         partial.replace(path)
         _wait_for_disk(path.parent)  # a rename is on the disk when its folder is
+    except OSError as error:
+        error.filename = error.filename or str(path)  # of a full disk, the system names none
+        raise
     finally:
         partial.unlink(missing_ok=True)
 
