@@ -195,8 +195,16 @@ def load_weights(
         if name in new or (name.endswith("num_batches_tracked") and name not in weights)
     }
     # torch has no isfinite for numbers of 8 bits
-    if not all(value.double().isfinite().all() for value in weights.values()):
-        raise UserError(f"--model.weights: '{source}' has values that are not finite")
+    if not all(
+        value.layout is torch.strided
+        and not (value.is_meta or value.is_complex())
+        and value.double().isfinite().all()
+        for value in weights.values()
+    ):
+        raise UserError(
+            f"--model.weights: '{source}' has values that are not finite, or none, as of sparse"
+            " and complex tensors"
+        )
     state.clear()
     state.update(weights | zeros)
     try:

@@ -230,6 +230,31 @@ def test_a_run_whose_steps_only_log_ends_with_what_they_have_logged(workplace, c
     assert measured["contrast"] == pytest.approx(metrics["test"]["contrast"], rel=1e-4)
 
 
+class Both(ImageClassifier):
+    """Its evaluation steps measure what ours do, and log one value more."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        self.log("val/contrast", self(batch.images).std())
+        return super().validation_step(batch, batch_idx, dataloader_idx)
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        self.log("test/contrast", self(batch.images).std())
+        return super().test_step(batch, batch_idx, dataloader_idx)
+
+
+def test_what_is_logged_beside_the_metrics_is_in_the_results_of_all_commands(workplace, capsys):
+    small(f"--model={__name__}.Both", ARCH, "--monitor=val/contrast", "--mode=max")
+    metrics = read_json(RUN / "metrics.json")
+    states = load(BEST)["callbacks"].values()
+    (score,) = (state["best_model_score"] for state in states if "best_model_score" in state)
+    assert metrics["val"]["contrast"] == pytest.approx(float(score))
+    assert metrics["val"]["total"] > 0
+    assert capsys.readouterr().out.count("  contrast ") == 1
+    evaluate(str(BEST), IMPORT)
+    measured = read_json(BEST.with_suffix(".test.metrics.json"))
+    assert measured["contrast"] == pytest.approx(metrics["test"]["contrast"], rel=1e-4)
+
+
 class Loaders(Memory):
     """Three loaders of images of one class each, of which the second is empty."""
 

@@ -104,6 +104,16 @@ def test_without_a_network_one_line_names_the_file(monkeypatch, arch, weights, c
         find_weights(arch, weights).weights()
 
 
+@cases("change", torch.Tensor.to_sparse, lambda x: x.to("meta"), lambda x: x * 1j, lambda x: x / 0)
+def test_weights_without_a_finite_number_each_are_refused_in_one_line(change):
+    network = build_network("resnet9_slim", 3)
+    weights = network.state_dict()
+    name = next(name for name in weights if weights[name].dim() == 4)
+    weights[name] = change(weights[name])
+    with pytest.raises(UserError, match="has values that are not finite, or none"):
+        load_weights(network, weights, "FILE", ["a", "b", "c"])
+
+
 @pytest.mark.parametrize(
     "arch",
     ["resnet18", *(pytest.param(a, marks=pytest.mark.slow) for a in ("densenet121", "googlenet"))],

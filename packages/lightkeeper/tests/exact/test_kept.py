@@ -15,7 +15,8 @@ from lightkeeper.exact import (
     newest_checkpoint,
 )
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
+from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
@@ -81,8 +82,9 @@ class Logged(LightningModule):
         inputs = torch.stack([batch.sin(), batch.cos(), batch], 1)
         logits, labels = self.linear(inputs), batch.long() % 3
         self.accuracy.update(logits, labels)
-        self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
-        self.log("loss", loss := cross_entropy(logits, labels), on_step=False, on_epoch=True)
+        epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(batch)}
+        self.log("accuracy", self.accuracy, **epoch)
+        self.log("loss", loss := cross_entropy(logits, labels), **epoch)
         return loss
 
     def configure_optimizers(self) -> SGD:
@@ -157,3 +159,61 @@ def test_an_epoch_counts_itself_alone_from_whichever_checkpoint_a_run_goes_on(wo
     for file in [*Path("kept").glob("*.ckpt")]:
         resumed = ends(file)
         assert differences(whole[3 - len(resumed) :], resumed) == []
+
+
+def longest(trainer: Trainer) -> CombinedLoader:
+    """Two sets, of which the shorter one waits for the other's end."""
+    short = ExactDataLoader(cast(Any, torch.arange(12.0)), trainer, batch_size=4, shuffle=True)
+    return CombinedLoader({"numbers": numbers(trainer), "short": short}, "max_size")
+
+
+class Rarely(Logged):
+    """Logs values at the beginning of an epoch alone, in double precision, of two sets."""
+
+    def on_train_epoch_start(self) -> None:
+        self.log("begun", float(self.current_epoch))
+        self.log("most", torch.tensor(-1.0 - self.current_epoch), reduce_fx=max)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        losses = [
+            super(Rarely, self).training_step(b.double(), 0)
+            for b in batch.values()
+            if b is not None
+        ]
+        if batch_idx == 0:
+            self.log("first", losses[0], on_step=True, on_epoch=True, batch_size=4)
+        return torch.stack(losses).sum()
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers", "ignore:Experiment logs directory"
+)
+@pytest.mark.parametrize("stop", [3, 5, 17])
+def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_end(tmp_path, stop):
+    def ends(folder: Path, stop: int = 0) -> dict[str, Any]:
+        torch.manual_seed(0)
+        trainer = toy_trainer(
+            max_epochs=3,
+            default_root_dir=folder,
+            callbacks=[
+                LastCheckpoint(),
+                StopAfter(stop),
+                EarlyStopping("begun", patience=9, mode="max", check_on_train_epoch_end=True),
+            ],
+            plugins=AtomicCheckpointIO(folder),
+            logger=ResumingCSVLogger(folder, name="csv", version=""),
+            precision="64-true",
+            log_every_n_steps=2,
+        )
+        trainer.fit(model := Rarely(), longest(trainer), ckpt_path=newest_checkpoint(folder))
+        rows = (folder / "csv" / "metrics.csv").read_text().splitlines()
+        return {**model.state_dict(), "csv": rows}
+
+    whole = ends(tmp_path / "whole")
+    assert {"begun", "first_epoch", "most"} <= {*whole["csv"][0].split(",")}
+    with pytest.raises(SystemExit, match="75"):
+        ends(tmp_path / "stopped", stop)
+    with pytest.raises(SystemExit, match="75"):
+        ends(tmp_path / "stopped", stop + 1)
+    again = ends(tmp_path / "stopped")
+    assert not differences(whole, again), "\n".join(differences(whole, again))

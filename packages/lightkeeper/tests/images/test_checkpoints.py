@@ -89,6 +89,16 @@ def test_a_best_checkpoint_that_is_lost_while_a_run_is_stopped_is_replaced_by_th
     assert [metrics[split]["accuracy"] for split in ("val", "test")] == accuracies[-2:]
 
 
+def test_a_best_checkpoint_without_a_last_one_is_not_replaced_in_silence(workplace, capsys):
+    stop_at(7)
+    for path in {*LAST.parent.iterdir()} - {BEST}:
+        path.unlink()
+    capsys.readouterr()
+    fit()
+    said = capsys.readouterr()
+    assert f"{BEST}' will be replaced" in said.out + said.err
+
+
 def test_a_metric_that_nobody_knows_needs_a_mode(workplace, capsys):
     complaint = "val/own is no metric of the model's with a known direction"
     assert complaint in one_line(lambda: fit("--monitor=val/own"), capsys)

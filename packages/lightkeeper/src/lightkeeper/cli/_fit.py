@@ -244,6 +244,8 @@ class FitCommand(Command):
         network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
         devices = f"{self.trainer.world_size} x {self.trainer.strategy.root_device.type}"
         self.note(f"training {network} on {devices}: {self.run.path}")
+        if self.run.best.exists():
+            self.note(f"there is no last.ckpt to go on from: '{self.run.best}' will be replaced")
         begin_anew(self.trainer)
         log_settings(self.trainer, self._saved_config)
 

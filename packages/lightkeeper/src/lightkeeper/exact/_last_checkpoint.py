@@ -8,6 +8,7 @@ from typing import NoReturn
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins import DoublePrecision
 
 from ._checkpoint_io import Checkpoint, first_sound
 from ._errors import require
@@ -92,7 +93,12 @@ class LastCheckpoint(Callback):
         self._save_took = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Handles signals, in training and during the final test."""
+        """Handles signals, in training and during the final test.
+
+        Converts the module to double precision before weights are loaded, not after, if asked.
+        """
+        if isinstance(trainer.precision_plugin, DoublePrecision):
+            trainer.precision_plugin.convert_module(pl_module)
         make_exact(trainer)
         end_with_first(trainer)
         if stage == "fit":

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, DistributedSampler, IterableDataset, Seque
 
 from ._errors import UserError, listed, note, require
 from ._randomness import Purpose, derived_seed, held_generators, seed_generators, uniform
-from ._upstream import position_of
+from ._upstream import begins_again, position_of
 from ._workers import LazyDataLoader, worker_options
 
 
@@ -43,6 +43,7 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         rank: The rank of this process.
         same_each_epoch: If true, each epoch has the samples and the order of the first.
         draw: Returns the samples of an epoch by its number, int64 (N,); by default all, shuffled.
+        begins_again: Returns False if an epoch takes the samples once, however long it is.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         rank: int,
         same_each_epoch: bool = False,
         draw: Callable[[int], Tensor] | None = None,
+        begins_again: Callable[[], bool] = lambda: True,
     ) -> None:
         whole_batches = range(size // batch_size * batch_size)
         dataset = cast("Dataset[tuple[int, int]]", whole_batches)
@@ -64,12 +66,15 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         self.position = position
         self.same_each_epoch = same_each_epoch
         self.draw = draw or partial(shuffled, size, seed)
+        self.begins_again = begins_again
 
     def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]  # keys, no indices
         epoch, batches_done = self.position()
         order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
         # Lightning begins a loader again that has fewer batches than one beside it
         rounds, start = divmod(batches_done * self.batch_size, max(1, self.num_samples))
+        if rounds and not self.begins_again():
+            return iter(())
         indices = order[self.rank :: self.num_replicas][start:] + rounds * self.size
         return zip(repeat(epoch), indices.tolist())
 
@@ -162,7 +167,10 @@ class ExactDataLoader(LazyDataLoader):
         position = partial(position_of, trainer)
         overfits: bool = trainer.overfit_batches > 0  # type: ignore[attr-defined]  # by a connector
         sampler = (
-            TrainingSampler(size, batch_size, self.seed, position, devices, 0, overfits)
+            TrainingSampler(
+                *(size, batch_size, self.seed, position, devices, 0, overfits),
+                begins_again=partial(begins_again, trainer),
+            )
             if shuffle
             else EvaluationSampler(torch.arange(size), devices, 0)
         )

@@ -44,6 +44,8 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
     # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
+    # begins_again: its mode, of which it has no public name
+    f"{_LIGHTNING}.utilities.combined_loader:CombinedLoader.__init__": "43088910b69d",
     # follow_until_averaging: the average is the initial weights until its first update
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
 }
@@ -115,6 +117,12 @@ def position_of(trainer: Trainer) -> tuple[int, int]:
     loop = trainer.fit_loop
     epochs: Any = loop.epoch_progress.current  # declared as its base
     return epochs.processed, loop.epoch_loop.batch_progress.current.ready
+
+
+def begins_again(trainer: Trainer) -> bool:
+    """Returns False if loaders of training that have ended wait for the longest one."""
+    loader = trainer.fit_loop._combined_loader
+    return loader is None or loader._mode != "max_size"
 
 
 def reopen_epoch(checkpoint: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Lightning's training loop, with what it leaves out of checkpoints, and without its signals."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -55,18 +56,40 @@ class _ExactResults(_ResultCollection):
     Attributes:
         earlier: Sums from before the run was stopped, by key; rank 0 has those of ranks that no
             longer exist, too.
+        arguments: How ``self.log`` was called for these sums, by key.
         steps: Values of steps from then, which Lightning logs again until there are newer ones.
     """
 
     def __init__(self) -> None:
         super().__init__(training=True)
         self.earlier: list[States] = []
+        self.arguments: dict[str, dict[str, Any]] = {}
+        self._completed: list[str] = []
         self.steps: State = {}
 
     def forget(self) -> None:
         """Drops what is from before the run was stopped."""
         self.earlier.clear()
+        self.arguments.clear()
         self.steps.clear()
+
+    def complete(self, trainer: Trainer) -> None:
+        """Logs what an epoch has logged before the run was stopped alone, as in its first batch."""
+        for key in self.arguments.keys() & {key for states in self.earlier for key in states}:
+            arguments = self.arguments[key]
+            nothing = {"max": -math.inf, "min": math.inf}.get(arguments["reduce_fx"], 0.0)
+            value = torch.tensor(nothing, device=trainer.strategy.root_device)
+            self.log(**arguments, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=0)
+            self[key]._forward_cache = None  # no step has logged it
+            self._completed.append(key)
+
+    def reset(self, metrics: bool | None = None, fx: str | None = None) -> None:
+        """Begins anew; when the epoch has ended, without what was completed in it."""
+        super().reset(metrics, fx)
+        if fx is None:
+            for key in self._completed:  # logged otherwise, Lightning would refuse it
+                del self[key]
+            self._completed.clear()
 
     def metrics(self, on_step: bool) -> Any:
         """Returns what is logged now."""
@@ -102,8 +125,9 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         self._results: _ExactResults = _ExactResults()
 
     def run(self, data_fetcher: Any) -> None:
-        """Runs an epoch; what was not logged again in it counts no longer."""
+        """Runs an epoch; what was logged before the run was stopped counts to its end."""
         super().run(data_fetcher)
+        self._results.complete(self.trainer)
         self._results.forget()
 
     def on_save_checkpoint(self) -> dict[str, Any]:
@@ -117,14 +141,33 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         waiting, *of_others = self._results.earlier or [{}]
         shares = gather([waiting | states, *filter(None, of_others)])
         results = [states for share in shares for states in share]
+        arguments = self._results.arguments | {
+            key: _arguments_of(self._results[key].meta) for key in states
+        }
         steps = cpu_copies(self._results.metrics(on_step=True)["log"])
-        return {**super().on_save_checkpoint(), "results": results, "steps": steps}
+        return {
+            **super().on_save_checkpoint(),
+            "results": results,
+            "arguments": arguments,
+            "steps": steps,
+        }
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
         """Restores the values of this epoch; the first process gets those of lost ones."""
         super().on_load_checkpoint(state_dict)
         self._results.earlier = shares_of(self.trainer, state_dict.get("results", []))
+        self._results.arguments = state_dict.get("arguments", {})
         self._results.steps = state_dict.get("steps", {})
 
     def _broadcast_sigterm_tensor(self) -> None:
         """Sends nothing: no handler of Lightning's waits for it."""
+
+
+def _arguments_of(meta: Any) -> dict[str, Any]:
+    """Returns the arguments of a value's log, as plain data."""
+    names = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph")
+    return {name: getattr(meta, name) for name in names} | {
+        "reduce_fx": meta.reduce_fx.__name__,
+        "sync_dist": meta.sync.should,
+        "rank_zero_only": meta.sync.rank_zero_only,
+    }

@@ -102,7 +102,7 @@ def _facts(data: object, name: str) -> dict[str, object]:
 
 
 def measured(trainer: Trainer, model: object) -> dict[str, dict[str, object]]:
-    """Returns the newest metrics of ``val`` and ``test``: the model's ``results``, or what it logs.
+    """Returns the newest metrics of ``val`` and ``test``: what the model logs, and its ``results``.
 
     A model whose steps only log has no results, such as one that is trained without labels.
     """
@@ -111,7 +111,9 @@ def measured(trainer: Trainer, model: object) -> dict[str, dict[str, object]]:
         split, _, rest = name.partition("/")
         if split in ("val", "test"):
             logged.setdefault(split, {})[rest] = value.item()
-    return logged | getattr(model, "results", {})
+    for split, results in getattr(model, "results", {}).items():
+        logged[split] = logged.get(split, {}) | results
+    return logged
 
 
 def better_direction(model: object, monitor: str) -> str | None:

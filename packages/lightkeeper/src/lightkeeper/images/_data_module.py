@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_convert
 
 from ..exact._errors import UserError, require
 from ..exact._loader import EvaluationSampler, TrainingSampler, seed_batch, shuffled
-from ..exact._upstream import position_of
+from ..exact._upstream import begins_again, position_of
 from ..exact._workers import LazyDataLoader, worker_options
 from ._batch import (
     ArrayDataset,
@@ -292,7 +292,8 @@ class ImageDataModule(LightningDataModule, ABC):
         if self.class_balance > 0 or self.repeats > 1:  # else no image comes again
             draw = partial(repeated_draw, draw, size, self.repeats)
         sampler = TrainingSampler(
-            size, self.batch_size, self.seed, self._position, *self.world, overfits, draw
+            *(size, self.batch_size, self.seed, self._position, *self.world, overfits, draw),
+            begins_again=lambda: self.trainer is None or begins_again(self.trainer),
         )
         return self._loader(self._served("train"), sampler, "train")
 
