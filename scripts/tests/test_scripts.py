@@ -191,7 +191,7 @@ def test_folds_resume_after_ctrl_c_and_classify_each_image_by_the_run_that_has_n
     classes = ("rose", "tulip")
     images = make_folder(workplace / "images", dict.fromkeys(classes, 14))
     data = ["--data=images", "--data.split_seed=2", "--data.image_size=32", "--data.batch_size=4"]
-    options = [*data, *TINY_TRAINER, *QUIET, "--model=mine.Mine", "--trainer.max_epochs=6"]
+    options = [*data, *TINY_TRAINER, *QUIET, "--model=mine.Mine", "--trainer.max_epochs=40"]
     command = [sys.executable, str(ROOT / "scripts" / "folds.py"), "cv", "2", *options]
     with started(command, workplace) as stopped:
         wait_until(Path("runs/cv/fold_1/checkpoints/last.ckpt").exists, workplace)
