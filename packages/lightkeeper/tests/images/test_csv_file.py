@@ -13,6 +13,7 @@ from lightkeeper.exact import UserError
 from tests.image_files import write_folder, write_images
 from tests.stubs import Files, Table, cases, write_parquet
 
+ALIKE = ["Cat", "c\uff41 t"]
 CATS = ("cat", "dog")
 
 
@@ -100,7 +101,7 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
             "t.csv": lines(  # of Excel
                 *("sep=,", "image,class,,"),
                 *each(12, lambda i: f'img\\i{i}.jpg,"c, {i % 2}",,'),
-                *(",,,", ",,,"),
+                *(",,,", "\t", " , ,,"),
             )
         },
         ["c, 0", "c, 1"],
@@ -182,13 +183,9 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
         " without a class are left out: 2, such as img/i10.jpg; test cut from train",
     ),
     (
-        {
-            "t.csv": lines(
-                "path,label", *each(12, lambda i: f"img/i{i}.jpg,{('Cat', 'cat')[i % 2]}")
-            )
-        },
-        ["Cat", "cat"],
-        "from the column label; Cat and cat differ in case alone",
+        {"t.csv": lines("path,label", *each(12, lambda i: f"img/i{i}.jpg,{ALIKE[i % 2]}"))},
+        ALIKE,
+        "from the column label; Cat and c\uff41 t differ in case, width or spaces alone",
     ),
     (
         {

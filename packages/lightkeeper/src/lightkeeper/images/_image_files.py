@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -171,9 +172,10 @@ class ImageFilesDataModule(ResizedDataModule):
         for split in splits:
             if empty := [name for name in names if (split, spelt(name)) not in classes]:
                 notes.append(f"no {split} images of {listed(empty, 3)}")
-        spellings = Counter(map(str.casefold, names))
-        if alike := [name for name in names if spellings[name.casefold()] > 1]:
-            notes.append(f"{listed(alike, 4)} differ in case alone")
+        keys = ["".join(normalize("NFKC", name).casefold().split()) for name in names]
+        counts = Counter(keys)
+        if alike := [name for name, key in zip(names, keys, strict=True) if counts[key] > 1]:
+            notes.append(f"{listed(alike, 4)} differ in case, width or spaces alone")
         if self.group is not None:
             _require_whole_groups(files)
             count = len({file.group for file in files})

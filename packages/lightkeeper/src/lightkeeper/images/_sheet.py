@@ -172,4 +172,4 @@ def _split(text: str, separator: str, strict: bool = True) -> list[tuple[int, li
     """Returns the number and the cells of each line that has any; quotes must be closed."""
     lines = StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=strict)
-    return [(reader.line_num, row) for row in reader if any(row)]
+    return [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
