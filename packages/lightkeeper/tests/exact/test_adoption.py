@@ -18,6 +18,7 @@ from lightkeeper.exact import (
 )
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
@@ -187,3 +188,20 @@ def test_rows_of_before_outlive_a_process_that_ends_before_it_has_restored_them(
     assert (tmp_path / "metrics.csv").read_text().split() == ["loss,step", "4.0,0"]
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
     assert "is lost" not in capsys.readouterr().err
+
+
+def test_curves_that_a_tuner_restores_once_more_are_not_called_lost(tmp_path, capsys):
+    def logger() -> ResumingTensorBoardLogger:
+        return ResumingTensorBoardLogger(tmp_path, name="", version="")
+
+    first = logger()
+    first.log_metrics({"loss": 1.0}, step=0)
+    places = first.state_dict()
+    again = logger()
+    for _ in range(2):
+        again.load_state_dict(places)
+        again.log_metrics({"loss": 0.5}, step=1)
+    again.save()
+    assert capsys.readouterr().err == ""
+    curves = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.step for event in curves.Scalars("loss")] == [0, 1, 1]

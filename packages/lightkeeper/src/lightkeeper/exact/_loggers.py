@@ -86,7 +86,8 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
         """Cuts or removes what was written later; says what is lost."""
         # also before there is a writer, as where a command finds nothing to resume
         earlier = self._sizes() if self._earlier is None else self._earlier
-        for name in [name for name, size in state_dict.items() if earlier.get(name, 0) < size]:
+        there = earlier or self._sizes()  # a tuner restores them once more
+        for name in [name for name, size in state_dict.items() if there.get(name, 0) < size]:
             note(f"'{Path(self.log_dir, name)}' is lost or cut, and with it curves of before")
         for name, size in earlier.items():
             path = Path(self.log_dir, name)
