@@ -138,7 +138,7 @@ def test_a_run_resumes_from_a_checkpoint_with_another_value_or_refuses_it_in_one
     stopped, workplace, monkeypatch
 ):
     def edits(content):
-        return random.Random(1).sample(of_each_kind([*places(content)], 1), 10)
+        return random.Random(2).sample(of_each_kind([*places(content)], 1), 10)
 
     require_resumable_or_refused(stopped, workplace, monkeypatch, edits)
 
