@@ -7,11 +7,17 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+from lightning.pytorch.trainer.connectors.logger_connector.result import (
+    _Metadata,
+    _ResultCollection,
+)
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from torchmetrics import Metric
 
 from ._metric_states import State, States, cpu_copies, gather, shares_of
+
+Arguments = dict[str, Any]
+"""Those of a call of ``self.log``, but for its value."""
 
 
 def make_exact(trainer: Trainer) -> None:
@@ -63,7 +69,7 @@ class _ExactResults(_ResultCollection):
     def __init__(self) -> None:
         super().__init__(training=True)
         self.earlier: list[States] = []
-        self.arguments: dict[str, dict[str, Any]] = {}
+        self.arguments: dict[str, Arguments] = {}
         self._completed: list[str] = []
         self.steps: State = {}
 
@@ -75,8 +81,11 @@ class _ExactResults(_ResultCollection):
 
     def complete(self, trainer: Trainer) -> None:
         """Logs what an epoch has logged before the run was stopped alone, as in its first batch."""
-        for key in self.arguments.keys() & {key for states in self.earlier for key in states}:
-            arguments = self.arguments[key]
+        for key, arguments in self.arguments.items():  # in one order on all processes
+            is_here = any(key in states for states in self.earlier)
+            is_logged = key in self and not self[key].has_reset
+            if is_logged or not (is_here or arguments["sync_dist"]):
+                continue
             nothing = {"max": -math.inf, "min": math.inf}.get(arguments["reduce_fx"], 0.0)
             value = torch.tensor(nothing, device=trainer.strategy.root_device)
             self.log(**arguments, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=0)
@@ -163,7 +172,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         """Sends nothing: no handler of Lightning's waits for it."""
 
 
-def _arguments_of(meta: Any) -> dict[str, Any]:
+def _arguments_of(meta: _Metadata) -> Arguments:
     """Returns the arguments of a value's log, as plain data."""
     names = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph")
     return {name: getattr(meta, name) for name in names} | {
