@@ -39,6 +39,7 @@ def main(options: Namespace) -> None:
     from project.analysis.evaluation import evaluate_split
     from project.analysis.files import write_whole
     from project.analysis.page import image_sections, render
+    from project.analysis.tables import added_metrics
     from project.model import ImageClassifier
 
     run = Path(options.run).absolute()
@@ -55,11 +56,19 @@ def main(options: Namespace) -> None:
     moved = {} if options.root is None else {"root": options.root}
     try:
         data = ImageDataModule.load_from_checkpoint(best, **moved)
-        sections = image_sections(model, evaluate_split(model, data), data)
+        test = evaluate_split(model, data)
+        sections, measured = image_sections(model, test, data), test.metrics
     except UserError as error:
         missing = f"--{error}" if error.option == "root" else str(error)
         note(f"without images: {missing}")
         sections = {"missing": missing}
+        of_probabilities = {"loss", "thresholds", *added_metrics({"test": metrics["test"]})}
+        measured = {
+            name: metrics["test"][name] for name in metrics["test"].keys() - of_probabilities
+        }
+        measured["thresholds"] = [*(model.thresholds or {}).values()]
+    if "temperature" in model.about:  # the run's own are of before the calibration
+        metrics["test"] = measured
     page = Path(options.output or run / "report.html")
     if options.output is None and page.is_symlink():
         page.unlink()  # perhaps to elsewhere, if the run is not yours

@@ -22,6 +22,7 @@ from sklearn.metrics import (
     accuracy_score,
     balanced_accuracy_score,
     f1_score,
+    log_loss,
     recall_score,
     roc_auc_score,
     roc_curve,
@@ -440,6 +441,27 @@ def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
     evaluate(best, "--calibrate")  # which moves the threshold with the probabilities
     label(best, *(row["path"] for row in known), "--output=again.csv")
     assert [row["label"] for row in rows("again.csv")] == [row["label"] for row in known]
+    require_calibrated_report(Path("runs/run"), known, f"{threshold:.4f}")
+
+
+def require_calibrated_report(run: Path, known: list[Any], before: str) -> None:
+    """Compares the page with the checkpoint and scikit-learn, also where the images are gone."""
+    best = run / "checkpoints" / "best.ckpt"
+    label(best, *(row["path"] for row in known), "--probabilities", "--output=calibrated.csv")
+    shares = [float(row["probability_malignant"]) for row in rows("calibrated.csv")]
+    loss = f"{log_loss([row['true_label'] == 'malignant' for row in known], shares):.4f}"
+    after = f"{load(best)['about']['thresholds']['malignant']:.4f}"
+    stale = f"{read_json(run / 'metrics.json')['test']['loss']:.4f}"
+    assert after != before
+    assert loss != stale
+    page = report_of(run).read_text()
+    assert f"<td>{after}</td>" in page
+    assert f"<b>{loss}</b><span>loss, test" in page
+    Path("images").rename("elsewhere")
+    without = report_of(run).read_text()
+    assert f"<td>{after}</td>" in without
+    assert "loss, test" not in without
+    assert not any(f">{value}<" in text for text in (page, without) for value in (before, stale))
 
 
 @pytest.mark.parametrize("positive", [0, 1])
