@@ -12,7 +12,7 @@ from lightkeeper.images._settings import limited_by
 from torch import nn
 from torchvision.models.segmentation import fcn_resnet50 as imported_from_elsewhere  # noqa: F401  # by its name
 
-from project.data import ImageDataModule
+from project.data import FolderDataModule, ImageDataModule
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from tests.conftest import cases, evaluate, load
@@ -113,15 +113,22 @@ def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_
     assert not (workplace / "victim").exists()
 
 
-def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
+class Fetched(FolderDataModule):
+    """Makes its folder, as a data module does that downloads, which a project may be without."""
+
+    def prepare_data(self) -> None:
+        self.root.mkdir()
+
+
+def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("lightkeeper.images._settings._allowed", {HERE})  # as --import would
     victim = tmp_path / "victim"
     init_args = {"root": str(victim), "cache": str(victim), "image_size": 32}
-    data = {"class_path": "FlowersDataModule", "init_args": init_args}
+    data = {"class_path": f"{HERE}.Fetched", "init_args": init_args}
     path = checkpoint(lambda content: content["about"].update(data=data))
     for use in (lambda: evaluate(f"{path}"), lambda: ImageDataModule.load_from_checkpoint(path)):
         with pytest.raises(
-            UserError,
-            match=r"images in '.*victim/flower_photos', which are not there; say where",
+            UserError, match=r"images in '.*victim', which are not there; say where"
         ):
             use()
     assert not victim.exists()
