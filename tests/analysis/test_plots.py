@@ -1,6 +1,7 @@
 """Plots show the numbers that they are given, whatever the names; calibration is torchmetrics'."""
 
 import io
+import os
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from project.analysis.plots import (
     image_grid,
     ranking_figures,
     read_curves,
+    read_steps_per_epoch,
 )
 from tests.conftest import cases
 
@@ -184,3 +186,20 @@ def test_curves_are_in_the_order_of_steps_whatever_the_clock_showed_when_a_run_r
     curves = read_curves(tmp_path)
     assert list(curves["val/loss"]) == [3, 7, 11, 15]
     assert curves["val/accuracy"] == {1: 2000}
+
+
+@cases(
+    "text steps",
+    ("epoch,step\n1,4\n2,9\n", 4.5),
+    ("step,epoch\n4,1\n9", 0.0),  # a last line that is cut off
+    ("epoch,step\n1", 0.0),
+    ("", 0.0),
+    (None, 0.0),  # a named pipe, which nobody writes to
+)
+def test_the_steps_of_an_epoch_are_read_from_a_whole_file_alone(tmp_path, monkeypatch, text, steps):
+    if text is None:
+        os.mkfifo(tmp_path / "metrics.csv")
+        monkeypatch.setattr("builtins.open", None)  # which would wait for ever
+    else:
+        (tmp_path / "metrics.csv").write_text(text)
+    assert read_steps_per_epoch(tmp_path) == steps
