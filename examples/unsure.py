@@ -1,6 +1,7 @@
 """A command: the images of a folder that a checkpoint is least sure of, the first to label by hand.
 
-Or those that most resemble no class, with --by energy.
+Those nearest to the threshold, if it decides by one, as that of examples/binary.py. Or those that
+most resemble no class, with --by energy.
 
 python -m examples.unsure runs/NAME/checkpoints/best.ckpt photos --count 50 > unsure.csv
 """
@@ -31,7 +32,8 @@ def parser() -> CommandParser:
 
 def main(options: Namespace) -> None:
     """Prints a row for each image: path, label and confidence or energy, the least sure first."""
-    from torchvision.datasets.folder import IMG_EXTENSIONS  # here: --help need not import torch
+    from torch import float64, tensor  # here: --help need not import it
+    from torchvision.datasets.folder import IMG_EXTENSIONS
 
     from examples.recipes.energy import energy, file_logits
     from project.model import ImageClassifier
@@ -46,8 +48,13 @@ def main(options: Namespace) -> None:
     best = model.predicted(probabilities) if model.has_one_class else probabilities.argmax(1)
     confidence = probabilities.gather(1, best[:, None])[:, 0]
     by_energy = options.by == "energy"
-    scores = energy(logits) if by_energy else confidence
-    unsure = scores.argsort(stable=True, descending=by_energy)[: options.count].tolist()
+    scores = order = energy(logits) if by_energy else confidence
+    if not by_energy and model.has_one_class and len(thresholds := model.thresholds or {}) == 2:
+        # logits, which are finite: a threshold that no image reaches is above 1
+        odds = model.probabilities(logits.double())[:, 1].logit(1e-12)
+        least = tensor(thresholds[model.class_names[1]], dtype=float64).logit(1e-12)
+        order = (odds - least).abs()
+    unsure = order.argsort(stable=True, descending=by_energy)[: options.count].tolist()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["path", "label", options.by])
     writer.writerows([paths[i], model.label_names(best[i]), f"{scores[i]:.4f}"] for i in unsure)

@@ -17,7 +17,7 @@ from lightkeeper.exact import UserError
 from lightkeeper.images import prepare
 from lightning.pytorch.callbacks import LambdaCallback
 from scipy import stats
-from scipy.special import softmax
+from scipy.special import logit, softmax
 from sklearn.metrics import (
     accuracy_score,
     balanced_accuracy_score,
@@ -441,7 +441,23 @@ def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
     evaluate(best, "--calibrate")  # which moves the threshold with the probabilities
     label(best, *(row["path"] for row in known), "--output=again.csv")
     assert [row["label"] for row in rows("again.csv")] == [row["label"] for row in known]
+    require_nearest_first(best, capsys)
     require_calibrated_report(Path("runs/run"), known, f"{threshold:.4f}")
+
+
+def require_nearest_first(best: str, capsys: Any) -> None:
+    """Compares the order with that of the distances from the threshold, in float64."""
+    label(best, "images", "--probabilities", "--output=unsure.csv", "--overwrite")
+    at = float(logit(load(Path(best))["about"]["thresholds"]["malignant"]))
+    distance = {
+        row["path"]: abs(float(logit(float(row["probability_malignant"]))) - at)
+        for row in rows("unsure.csv")
+    }
+    capsys.readouterr()
+    call(unsure, best, "images", "--count=120")
+    listed = [row["path"] for row in csv.DictReader(capsys.readouterr().out.splitlines())]
+    found = [distance[path] for path in listed]
+    assert found == pytest.approx(sorted(distance.values()), abs=1e-5)
 
 
 def require_calibrated_report(run: Path, known: list[Any], before: str) -> None:
