@@ -45,7 +45,7 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     settings.columns = settings.columns.str.replace(r"\.(init_args|class_path)\b", "", regex=True)
     settings = settings.T.groupby(level=0).first().T  # an option may be null here, a class there
     settings["images"] = [(run.get("images") or {}).get("train") for run in results.values()]
-    settings = settings.astype(str).fillna("")
+    settings = settings.where(settings.notna(), "").astype(str)
     repeats = settings.drop(columns=_FOLDERS, errors="ignore").duplicated()
     if repeats.any():
         note(

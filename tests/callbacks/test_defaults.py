@@ -1,5 +1,6 @@
 """The default callbacks: each can be switched off or given options; the figures, ``metrics.csv`` and lines that they write."""
 
+import logging
 import re
 from itertools import count
 from types import SimpleNamespace
@@ -56,8 +57,10 @@ class Unvalidated(SyntheticFlowersDataModule):
 )
 @pytest.mark.filterwarnings("ignore:.*across ranks is zero")
 def test_a_run_without_validation_ends_with_its_last_weights_and_claims_no_choice(
-    workplace, capsys, caplog, data, flag
+    workplace, capsys, caplog, monkeypatch, data, flag
 ):
+    # which Lightning's is not told to do where the root one has no handler
+    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)
     small(flag, "--trainer.enable_model_summary=true", data=(data, *TINY_DATA))
     assert [row["epoch"] for row in rows(RUN / "metrics.csv")] == ["1", "2"]
     assert read_json(RUN / "metrics.json")["selection"] is None
