@@ -61,7 +61,8 @@ def of_each_kind(every: list[Place], seed: int) -> list[tuple[Place, object]]:
 
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:The checkpoint was not created with WeightAveraging"  # without one of its keys
+    "ignore:The checkpoint was not created with WeightAveraging",  # without one of its keys
+    "ignore:Be aware that when using `ckpt_path`",  # with other names of callbacks
 )
 
 
