@@ -309,7 +309,11 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
         b"trainer: !!python/object/apply:os.system [exit]",
         "c.yaml: could not determine a constructor",
     ),
-    (b"[" * 5000, "c.yaml: while "),
+    (
+        b"[" * 5000,
+        "c.yaml: while increasing flow level exceeded maximum nesting depth|c.yaml: while parsing"
+        " a flow node did not find expected node content",  # of older versions of PyYAML
+    ),
     (b"hello", "c.yaml: expected 'option: value', got 'hello'"),
     (
         b"trainer: {max_epochs: 1}\nmodel:\n  arch: resnet18\n  arch: resnet34\n",
@@ -319,7 +323,8 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
 )
 def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsys):
     (workplace / "c.yaml").write_bytes(text)
-    assert answer in one_line(lambda: parse("--config=c.yaml"), capsys)
+    said = one_line(lambda: parse("--config=c.yaml"), capsys)
+    assert any(words in said for words in answer.split("|"))
 
 
 @cases(

@@ -152,13 +152,14 @@ def draw_curve(
 def read_steps_per_epoch(run: Path) -> float:
     """Reads the steps of an epoch from a run's ``metrics.csv``; 0 if that does not say it."""
     path = run / "metrics.csv"
-    if path.is_file():  # reading a named pipe would wait for ever
-        with (
-            # a line that is cut off has None in a column: TypeError
-            suppress(OSError, ValueError, LookupError, ArithmeticError, TypeError, csv.Error),
-            open(path) as file,
-        ):
-            return max(float(row["step"]) / int(row["epoch"]) for row in csv.DictReader(file))
+    if not path.is_file():  # reading a named pipe would wait for ever
+        return 0.0
+    with (
+        # a line that is cut off has None in a column: TypeError
+        suppress(OSError, ValueError, LookupError, ArithmeticError, TypeError, csv.Error),
+        open(path) as file,
+    ):
+        return max(float(row["step"]) / int(row["epoch"]) for row in csv.DictReader(file))
     return 0.0
 
 

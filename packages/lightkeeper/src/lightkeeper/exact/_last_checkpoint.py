@@ -8,7 +8,6 @@ from typing import NoReturn
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.plugins import DoublePrecision
 
 from ._checkpoint_io import Checkpoint, first_sound
 from ._errors import require
@@ -17,6 +16,7 @@ from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import State, cpu_copies, gather, load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
+from ._training import convert_to_double
 from ._upstream import correct_progress, reopen_epoch, validated_in
 from ._upstream_loop import forget_epoch, logged_metrics, make_exact
 
@@ -93,12 +93,8 @@ class LastCheckpoint(Callback):
         self._save_took = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Handles signals, in training and during the final test.
-
-        Converts the module to double precision before weights are loaded, not after, if asked.
-        """
-        if isinstance(trainer.precision_plugin, DoublePrecision):
-            trainer.precision_plugin.convert_module(pl_module)
+        """Handles signals, in training and during the final test."""
+        convert_to_double(trainer, pl_module)
         make_exact(trainer)
         end_with_first(trainer)
         if stage == "fit":

@@ -5,11 +5,18 @@ from itertools import chain
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
+from lightning.pytorch.plugins import DoublePrecision
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ._upstream import average_of, callbacks_of, follow_until_averaging
+
+
+def convert_to_double(trainer: Trainer, module: LightningModule) -> None:
+    """Converts a module to double precision before weights are loaded, not after, if asked."""
+    if isinstance(trainer.precision_plugin, DoublePrecision):
+        trainer.precision_plugin.convert_module(module)
 
 
 class ExactTraining(Callback):

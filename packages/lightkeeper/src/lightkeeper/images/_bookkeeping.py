@@ -4,14 +4,13 @@ from collections.abc import Sequence, Sized
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import UserError, listed, note
 from ..exact._plain import plain
-from ..exact._training import ExactTraining
+from ..exact._training import ExactTraining, convert_to_double
 from ..exact._upstream import callbacks_of, log_end_of_short_epoch
 from ._checkpoint import ABOUT, CALIBRATION, About, keep_plain_options
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
@@ -53,13 +52,9 @@ class DescribeCheckpoint(Callback):
         self._states: tuple[Sequence[Any], Sequence[Any]] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Requires that each class has a name of its own, by which a checkpoint knows it.
-
-        Converts the model to double precision before weights are loaded, not after, if asked.
-        """
+        """Requires that each class has a name of its own, by which a checkpoint knows it."""
         require_class_names(getattr(pl_module, "class_names", []))
-        if isinstance(trainer.precision_plugin, DoublePrecision):
-            trainer.precision_plugin.convert_module(pl_module)
+        convert_to_double(trainer, pl_module)
         if stage == "fit":
             self._length = _decisive_for_length(trainer)
 
