@@ -1,5 +1,6 @@
 """``python -m project.report``: one HTML page about a run, with every image inside it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -39,7 +40,6 @@ def main(options: Namespace) -> None:
     from project.analysis.evaluation import evaluate_split
     from project.analysis.files import write_whole
     from project.analysis.page import image_sections, render
-    from project.analysis.tables import added_metrics
     from project.model import ImageClassifier
 
     run = Path(options.run).absolute()
@@ -62,11 +62,7 @@ def main(options: Namespace) -> None:
         missing = f"--{error}" if error.option == "root" else str(error)
         note(f"without images: {missing}")
         sections = {"missing": missing}
-        of_probabilities = {"loss", "thresholds", *added_metrics({"test": metrics["test"]})}
-        measured = {
-            name: metrics["test"][name] for name in metrics["test"].keys() - of_probabilities
-        }
-        measured["thresholds"] = [*(model.thresholds or {}).values()]
+        measured = calibrated(metrics["test"], model.thresholds or {})
     if "temperature" in model.about:  # the run's own are of before the calibration
         metrics["test"] = measured
     page = Path(options.output or run / "report.html")
@@ -76,6 +72,15 @@ def main(options: Namespace) -> None:
         page, render(run, model.about, metrics, sections).encode("utf-8", "backslashreplace")
     )
     print(page)
+
+
+def calibrated(test: Mapping[str, object], thresholds: Mapping[str, float]) -> dict[str, object]:
+    """Returns those of a run's metrics that a calibration keeps, with its thresholds."""
+    from project.analysis.tables import added_metrics
+
+    of_probabilities = {"loss", "thresholds", *added_metrics({"test": test})}
+    kept = {name: test[name] for name in test.keys() - of_probabilities}
+    return {**kept, "thresholds": [*thresholds.values()]}
 
 
 if __name__ == "__main__":
