@@ -72,6 +72,24 @@ def test_the_best_is_tested_once(workplace, monkeypatch, flags, losses, step, se
     assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
 
 
+@cases("stops", (), (5, 10))
+@cases(
+    "losses accuracies step",
+    ([3.0, 1.0, 2.0, 0.5], [0.5, 0.75, 0.75, 0.5], 8),
+    ([3.0, 2.0, 1.0, math.nan], [0.5, 0.75, 0.75, 0.75], 12),
+)
+def test_of_equally_good_checkpoints_that_of_the_smallest_loss_is_the_best(
+    workplace, monkeypatch, losses, accuracies, step, stops
+):
+    """On few images the first epochs may tie with all others, and have learned next to nothing."""
+    pretend(monkeypatch, [*losses, 9.0], [*accuracies, 0.1])
+    flags = ("--trainer.max_epochs=4", "--callbacks.stop_on_non_finite=false")
+    for stop in stops:
+        stop_at(stop, *flags)
+    fit(*flags)
+    assert load(BEST)["global_step"] == step
+
+
 @cases("damage", Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:2000]))
 @cases("stop accuracies best", (7, [0.9, 0.5, 0.7, 0.6], 12), (13, [0.9, 0.5, 0.6, 0.7, 0.6], 12))
 def test_a_best_checkpoint_that_is_lost_while_a_run_is_stopped_is_replaced_by_the_next_best(

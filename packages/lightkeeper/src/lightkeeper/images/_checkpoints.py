@@ -1,5 +1,6 @@
 """Checkpoints of a model: the best one, facts about itself, the model and the data of one."""
 
+import math
 import os
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -43,11 +44,30 @@ _Model = TypeVar("_Model", bound=LightningModule)
 class BestCheckpoint(ModelCheckpoint):
     """Keeps ``best.ckpt``, in a folder that may be moved.
 
-    Lightning's takes paths from a checkpoint as they are.
+    Of equal scores, as all epochs may have on few images, that of the smallest ``val/loss`` is
+    the best. Lightning's keeps the first, and takes paths from a checkpoint as they are.
     """
+
+    best_loss = -math.inf
+    """The validation loss of ``best.ckpt``; without one, nothing equal is better."""
 
     def __init__(self, folder: Path, monitor: str = "val/accuracy", mode: str = "max") -> None:
         super().__init__(folder, "best", monitor=monitor, mode=mode, enable_version_counter=False)
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Returns whether a score is the best, and remembers its loss."""
+        is_better = super().check_monitor_top_k(trainer, current)
+        loss = float(trainer.callback_metrics.get("val/loss", -math.inf))
+        if not is_better:
+            is_equal = current is not None and bool(current == self.best_model_score)
+            is_better = trainer.strategy.reduce_boolean_decision(is_equal and loss < self.best_loss)
+        if is_better:
+            self.best_loss = loss
+        return is_better
+
+    def state_dict(self) -> Checkpoint:
+        """Returns what Lightning's keeps, and the loss."""
+        return super().state_dict() | {"best_loss": self.best_loss}
 
     def load_state_dict(self, state_dict: Checkpoint) -> None:
         """Restores the best score; its checkpoint is in this folder, wherever it was saved.
@@ -68,6 +88,7 @@ class BestCheckpoint(ModelCheckpoint):
         self.best_model_score = self.kth_value = score
         self.best_model_path = self.kth_best_model_path = path
         self.best_k_models = {path: score}
+        self.best_loss = state_dict.get("best_loss", self.best_loss)
 
 
 def best_checkpoint(trainer: Trainer) -> BestCheckpoint | None:
