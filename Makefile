@@ -26,7 +26,7 @@ help:
 	@echo "make gpu [SEEDS='0 1 2 3 4']               what needs a GPU: its tests, its speed, CIFAR-10 for each seed"
 	@echo "make docs                                  build the site of docs/ in site/"
 	@echo "make lock                                  pin every package with its hashes in requirements.lock"
-	@echo "make notebook                              explore a checkpoint in Jupyter"
+	@echo "make notebook [CHECKPOINT=FILE]             the tutorial in Jupyter, or a look into a checkpoint"
 
 .venv/installed: requirements.txt pyproject.toml $(LIBRARY:%=%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
@@ -73,4 +73,4 @@ lint: .venv/installed
 	$(if $(LIBRARY),cd $(LIBRARY) && $(CURDIR)/$(BIN)/mypy)
 
 notebook: .venv/installed
-	$(BIN)/jupyter lab $(ALLOW_ROOT) notebooks/explore_checkpoint.ipynb
+	$(BIN)/jupyter lab $(ALLOW_ROOT) $(wildcard notebooks/$(if $(CHECKPOINT),explore_checkpoint,tutorial).ipynb)
