@@ -66,6 +66,15 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
     )
 
+    def open_checkpoint(self, path: str) -> None:
+        """Opens a checkpoint; what is exported from it does not say what it was trained on."""
+        if path.endswith((".onnx", ".pt2")):
+            raise UserError(
+                f"'{path}' is no checkpoint; examples/deploy/evaluate_onnx.py measures such a file"
+                " beside the checkpoint that it was exported from"
+            )
+        super().open_checkpoint(path)
+
     def before_instantiate_classes(self) -> None:
         """Fills in the preprocessing of training for options that are not given."""
         self.needs_logits = self.config.calibrate or self.config.probabilities
