@@ -10,16 +10,23 @@ import torch
 from lightkeeper.exact import (
     AtomicCheckpointIO,
     ExactDataLoader,
+    ExactTraining,
     LastCheckpoint,
     ResumingCSVLogger,
     newest_checkpoint,
 )
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    EMAWeightAveraging,
+    LambdaCallback,
+    ModelCheckpoint,
+)
 from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
+from torchmetrics import MeanMetric, Metric
 from torchmetrics.aggregation import RunningMean
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.wrappers import ClasswiseWrapper, MetricTracker, MinMaxMetric, Running
@@ -167,8 +174,29 @@ def longest(trainer: Trainer) -> CombinedLoader:
     return CombinedLoader({"numbers": numbers(trainer), "short": short}, "max_size")
 
 
+class Parts(Metric):
+    """Keeps tensors of several shapes in a list, as metrics of boxes do, and counts them."""
+
+    parts: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("parts", [], dist_reduce_fx=None)
+
+    def update(self, values: Tensor) -> None:
+        self.parts += [values[:1], values.outer(values[: 1 + int(values[0]) % 3])]
+
+    def compute(self) -> Tensor:
+        numbers = enumerate(self.parts, 1)
+        return torch.stack([place * part.double().sum() for place, part in numbers]).sum()
+
+
 class Rarely(Logged):
     """Logs values at the beginning of an epoch alone, in double precision, of two sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.parts = MeanMetric(), Parts()
 
     def on_train_epoch_start(self) -> None:
         self.log("begun", float(self.current_epoch))
@@ -182,13 +210,17 @@ class Rarely(Logged):
         ]
         if batch_idx == 0:
             self.log("first", losses[0], on_step=True, on_epoch=True, batch_size=4)
+        self.mean.update(losses[0].float())  # torchmetrics rounds doubles by a type it changes
+        self.parts.update(batch["numbers"])
+        if batch_idx % 5 == 0:
+            self.log_dict({"mean": self.mean, "parts": self.parts}, on_step=False, on_epoch=True)
         return torch.stack(losses).sum()
 
 
 @pytest.mark.filterwarnings(
     "ignore:.*does not have many workers", "ignore:Experiment logs directory"
 )
-@pytest.mark.parametrize("stop", [3, 5, 17])
+@pytest.mark.parametrize("stop", [3, 9, 17])
 def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_end(tmp_path, stop):
     def ends(folder: Path, stop: int = 0) -> dict[str, Any]:
         torch.manual_seed(0)
@@ -210,10 +242,25 @@ def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_
         return {**model.state_dict(), "csv": rows}
 
     whole = ends(tmp_path / "whole")
-    assert {"begun", "first_epoch", "most"} <= {*whole["csv"][0].split(",")}
+    assert {"begun", "first_epoch", "mean", "most", "parts"} <= {*whole["csv"][0].split(",")}
     with pytest.raises(SystemExit, match="75"):
         ends(tmp_path / "stopped", stop)
     with pytest.raises(SystemExit, match="75"):
         ends(tmp_path / "stopped", stop + 1)
     again = ends(tmp_path / "stopped")
     assert not differences(whole, again), "\n".join(differences(whole, again))
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_a_run_that_had_ended_has_its_average_and_its_metrics_again(workplace):
+    def end() -> dict[str, Any]:
+        trainer = toy_trainer(
+            max_epochs=2,
+            callbacks=[LastCheckpoint(), ExactTraining(), EMAWeightAveraging(decay=0.9)],
+            plugins=AtomicCheckpointIO("."),
+        )
+        torch.manual_seed(0)
+        trainer.fit(model := Logged(), numbers(trainer), ckpt_path=newest_checkpoint("."))
+        return {**model.state_dict(), "logged": dict(trainer.callback_metrics)}
+
+    assert differences(end(), end()) == []

@@ -87,7 +87,7 @@ class LastCheckpoint(Callback):
         self._request = StopRequest()
         self._validated: dict[str, object] = {}  # in a checkpoint that training resumes from
         self._metrics: dict[str, float] = {}
-        self._logged: list[str] = []
+        self._logged: list[str] | None = None  # where the checkpoint may be of an epoch's end
         self._gradients: list[State] = []
         self._is_saving = False
         self._save_took = 0.0
@@ -105,15 +105,18 @@ class LastCheckpoint(Callback):
         """Restores the handlers of signals."""
         self._request.ignore()
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restores the newest metrics of a run that had ended, in which Lightning does nothing."""
+        if self._validated:
+            self._restore_metrics(trainer)
+
     on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the newest metrics, or begins the files of loggers anew; starts the clock."""
         if not self._validated:
             begin_anew(trainer)
-        trainer.callback_metrics.update(
-            {name: torch.tensor(value) for name, value in self._metrics.items()}
-        )
+        self._restore_metrics(trainer)
         if self._gradients:
             own = self._gradients[trainer.global_rank % len(self._gradients)]
             for name, parameter in pl_module.named_parameters():
@@ -130,7 +133,7 @@ class LastCheckpoint(Callback):
         if self._validated:
             correct_progress(trainer, self._validated)
             self._validated = {}
-            if batch_idx == 0:
+            if batch_idx == 0 and self._logged is not None:
                 forget_epoch(trainer, self._logged)
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._do(self._agree(trainer, between_epochs=batch_idx == 0), trainer)
@@ -153,9 +156,10 @@ class LastCheckpoint(Callback):
         """Adds states of metrics and loggers, and whether training was ended."""
         checkpoint[_LOGGERS] = save_loggers(trainer)
         checkpoint[_STATES] = save_metrics(pl_module)
-        checkpoint[_LOGGED] = logged_metrics(trainer)
         checkpoint[_SHOULD_STOP] = trainer.should_stop
-        if self._is_saving and not pl_module.automatic_optimization:
+        if not self._is_saving:
+            checkpoint[_LOGGED] = logged_metrics(trainer)
+        elif not pl_module.automatic_optimization:
             checkpoint[_GRADIENTS] = _gradients_of(pl_module)
         checkpoint[_METRICS] = {
             name: float(value) for name, value in trainer.callback_metrics.items()
@@ -170,7 +174,7 @@ class LastCheckpoint(Callback):
         self._validated = validated_in(checkpoint)
         # of a checkpoint from before this callback, there are none
         self._metrics = checkpoint.get(_METRICS, {})  # Lightning clears the trainer's before
-        self._logged = checkpoint.get(_LOGGED, [])
+        self._logged = checkpoint.get(_LOGGED)
         self._gradients = checkpoint.get(_GRADIENTS, [])
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
         load_metrics(trainer, pl_module, checkpoint.get(_STATES, []))
@@ -178,6 +182,10 @@ class LastCheckpoint(Callback):
         is_done = 0 <= trainer.max_steps <= checkpoint["global_step"]
         if not (trainer.should_stop or is_done):
             reopen_epoch(checkpoint)
+
+    def _restore_metrics(self, trainer: Trainer) -> None:
+        metrics = {name: torch.tensor(value) for name, value in self._metrics.items()}
+        trainer.callback_metrics.update(metrics)
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """Returns what all processes do now.

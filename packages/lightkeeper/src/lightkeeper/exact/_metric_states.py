@@ -99,13 +99,11 @@ def _kept(module: nn.Module) -> Iterator[tuple[str, Metric]]:
 
 
 def _state_of(metric: Metric) -> State:
-    """Returns a metric's tensors; the tensors of a list as one, unless there are none."""
+    """Returns a metric's tensors; of a list each by itself, as some metrics count them."""
     state = {_UPDATES: torch.tensor(metric.update_count)}
     for key, value in metric.metric_state.items():
-        if isinstance(value, Tensor):
-            state[key] = value
-        elif value:
-            state[key] = torch.cat([part.view(-1, *part.shape[1:]) for part in value])
+        parts = enumerate(value) if isinstance(value, list) else [("", value)]
+        state |= {f"{key}.{place}".rstrip("."): part for place, part in parts}
     state |= {name: torch.as_tensor(getattr(metric, name)) for name in _beside_states(metric)}
     return cpu_copies(state)
 
@@ -144,8 +142,10 @@ def _merge(metric: Metric, state: State) -> None:
 
 
 def _values(metric: Metric, state: State) -> dict[str, Tensor | list[Tensor]]:
+    """Returns the values of a state; a list from before that has its parts as one."""
     return {
-        key: [state[key]] if isinstance(value, list) else state[key]
+        key: state[key]
+        if isinstance(value, Tensor)
+        else [part for name, part in state.items() if name.partition(".")[0] == key]
         for key, value in metric.metric_state.items()
-        if key in state
     }

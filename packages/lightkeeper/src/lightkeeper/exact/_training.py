@@ -26,6 +26,7 @@ class ExactTraining(Callback):
       ``accumulate_grad_batches``, by which Lightning divides all the same (Lightning #19987).
     * A :class:`~lightning.pytorch.callbacks.WeightAveraging` that has not started averaging holds
       the newest weights, where Lightning's holds the initial ones (Lightning #21724).
+    * A run that had ended before it resumes has its average, too.
     * All processes validate the first one's buffers, such as BatchNorm's statistics, which DDP does
       not synchronise after the last step.
     * A :class:`~lightning.pytorch.callbacks.GradientAccumulationScheduler` counts from the start in
@@ -33,9 +34,21 @@ class ExactTraining(Callback):
     """
 
     _averages: Sequence[WeightAveraging] = ()
+    _began = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Waits for the training to begin, which it does not if it had ended."""
+        self._began = False
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Ends a training that had ended, as Lightning does the first time."""
+        for part in callbacks_of(trainer):
+            if isinstance(part, WeightAveraging) and not self._began:
+                part.on_train_end(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finds the callbacks that it corrects."""
+        self._began = True
         callbacks = callbacks_of(trainer)
         self._averages = [part for part in callbacks if isinstance(part, WeightAveraging)]
         self._waiting = self._averages

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -84,10 +85,13 @@ class _ExactResults(_ResultCollection):
         for key, arguments in self.arguments.items():  # in one order on all processes
             is_here = any(key in states for states in self.earlier)
             is_logged = key in self and not self[key].has_reset
-            if is_logged or not (is_here or arguments["sync_dist"]):
+            metric = arguments.get("metric_attribute")  # which each process computes with others
+            if is_logged or not (is_here or metric or arguments["sync_dist"]):
                 continue
             nothing = {"max": -math.inf, "min": math.inf}.get(arguments["reduce_fx"], 0.0)
-            value = torch.tensor(nothing, device=trainer.strategy.root_device)
+            value: Any = torch.tensor(nothing, device=trainer.strategy.root_device)
+            if metric:
+                value = attrgetter(metric)(trainer.lightning_module)
             self.log(**arguments, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=0)
             self[key]._forward_cache = None  # no step has logged it
             self._completed.append(key)
@@ -151,7 +155,9 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         shares = gather([waiting | states, *filter(None, of_others)])
         results = [states for share in shares for states in share]
         arguments = self._results.arguments | {
-            key: _arguments_of(self._results[key].meta) for key in states
+            key: _arguments_of(result.meta)
+            for key, result in self._results.items()
+            if result.meta.on_epoch and not result.has_reset
         }
         steps = cpu_copies(self._results.metrics(on_step=True)["log"])
         return {
@@ -174,7 +180,8 @@ class _ExactEpochLoop(_TrainingEpochLoop):
 
 def _arguments_of(meta: _Metadata) -> Arguments:
     """Returns the arguments of a value's log, as plain data."""
-    names = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph")
+    flags = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph")
+    names = ("fx", "name", "metric_attribute", *flags)
     return {name: getattr(meta, name) for name in names} | {
         "reduce_fx": meta.reduce_fx.__name__,
         "sync_dist": meta.sync.should,
