@@ -68,7 +68,9 @@ def main(options: Namespace) -> int:
         note(f"error: {facts['refusal']}")
         return 1
     fine_tuning = "python -m project.fit --config configs/finetune"
-    print(f"\n  the last layer  {fine_tuning}_head.yaml {facts['flags']}")
+    print()
+    if (Path(__file__).parents[1] / "configs/finetune_head.yaml").exists():  # needs examples/
+        print(f"  the last layer  {fine_tuning}_head.yaml {facts['flags']}")
     print(f"  fine-tune       {fine_tuning}.yaml {facts['flags']}")
     print(f"  from scratch    python -m project.fit {facts['flags']}")
     return 0

@@ -84,8 +84,8 @@ class FitCLI(ProjectCLI, FitCommand):
         """Prints the final metrics, the best checkpoint, and what to do next."""
         # other commands must import classes of your own, unless the checkpoint names one of ours
         built_in = [ImageClassifier, *vars(data_modules).values()]
-        opens = self.model.about.get("model") == ImageClassifier.__name__
-        classes = [type(self.datamodule), ImageClassifier if opens else type(self.model)]
+        names_ours = self.model.about.get("model") == ImageClassifier.__name__
+        classes = [type(self.datamodule), ImageClassifier if names_ours else type(self.model)]
         modules = {cls.__module__ for cls in classes if cls not in built_in}
         if is_path(self.model.arch):
             modules.add(self.model.arch.rpartition(".")[0])

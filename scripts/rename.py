@@ -76,6 +76,7 @@ def edits(options: argparse.Namespace) -> dict[str, list[tuple[str, str]]]:
             (r'^version = ".*"', 'version = "0.1.0"'),
         ],
         "Dockerfile": [(r".*\bpackages\b.*\n", "")],
+        "docs/kaggle_and_colab.md": [(r'"\./packages/\S+" ', "")],
         "project/data/__init__.py": data,
     }
 

@@ -151,12 +151,15 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, workplac
         label(*options)
     with pytest.raises(UserError, match="has other rows or columns"):
         label(*options, "--resume", "--top_k=3")
+    with pytest.raises(UserError, match="would have another row now"):
+        label(*options, "--resume", "--abstain=1")
+    assert out.read_text() == "".join(lines[:7])
     step = ImageClassifier.predict_step
     with patch.object(
         ImageClassifier, "predict_step", autospec=True, side_effect=step
     ) as predicted:
         label(*options, "--resume")
-    assert sum(len(call.args[1].images) for call in predicted.call_args_list) == 12 - 5
+    assert sum(len(call.args[1].images) for call in predicted.call_args_list) == 12 - 5 + 1
     assert out.read_bytes() == whole
     capfd.readouterr()
     assert label(*options, "--resume") == 1  # nothing is left, but two files have errors

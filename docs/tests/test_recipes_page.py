@@ -4,7 +4,9 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -158,6 +160,39 @@ def test_sure_predictions_become_training_images(place):
     assert {path.read_bytes(): path.parent.name for path in copies} == sure
 
 
+def test_the_confusion_matrix_of_other_photos_is_drawn(place):
+    make_folder(place / "other", dict.fromkeys(load(Path(BEST))["about"]["class_names"], 3))
+    evaluate(BEST, "--data=other", "--split=all")
+    run("A confusion matrix of other photos")
+    assert Path("confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_transforms_of_other_libraries_are_wrapped(workplace, monkeypatch):
+    """By stand-ins that take what these libraries take, as neither is installed here."""
+
+    def sharpen(image):
+        assert (image.dtype, image.shape[2]) == ("uint8", 3)
+        return {"image": image[::-1].copy()}
+
+    def add_noise(images):
+        assert images.max() <= 1
+        return images.clamp(max=0.5)
+
+    stand_ins = {"albumentations": {"Sharpen": lambda: sharpen}}
+    augmentation = SimpleNamespace(RandomGaussianNoise=lambda std: add_noise)
+    stand_ins["kornia"] = {"augmentation": augmentation}
+    for name, content in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
+    (code,) = re.findall(r"```\n(import albumentations.*?)```", PAGE, re.S)
+    exec(code, made := {})
+    image = torch.randint(0, 256, (3, 5, 4), dtype=torch.uint8)
+    assert torch.equal(made["Sharper"]()(image), image.flip(1))
+    batch = image[None].float()
+    images, labels = made["Noise"]()(batch, "labels")
+    torch.testing.assert_close(images, batch.clamp(max=127.5))
+    assert labels == "labels"
+
+
 def test_each_recipe_is_run_here_and_is_short():
-    assert len(RECIPES) == 4
+    assert len(RECIPES) == 5
     assert all(code.count("\n") <= 13 for code in RECIPES.values())

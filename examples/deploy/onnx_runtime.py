@@ -4,14 +4,12 @@ import json
 from pathlib import Path
 
 import onnxruntime
-from prepare import open_photo, pixels
+from prepare import answers, open_photo, pixels
 
 session = onnxruntime.InferenceSession("model.onnx")
 about = session.get_modelmeta().custom_metadata_map
 class_names = json.loads(about["class_names"])
 images = pixels(open_photo(Path("photo.jpg").read_bytes()))[None]
 probabilities = session.run(["probabilities"], {"images": images})[0][0]
-best = probabilities.argmax()
-if "thresholds" in about:  # that validation has chosen
-    best = (probabilities / [*json.loads(about["thresholds"]).values()]).argmax()
-print(class_names[best], probabilities[best])
+for at in answers(probabilities, about):
+    print(class_names[at], probabilities[at])

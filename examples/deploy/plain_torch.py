@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import torch
-from prepare import open_photo, pixels
+from prepare import answers, open_photo, pixels
 
-about = {"class_names": ""}
+about = dict.fromkeys(("class_names", "has_one_class", "thresholds"), "")
 classify = torch.export.load("model.pt2", extra_files=about).module()
 images = torch.from_numpy(pixels(open_photo(Path("photo.jpg").read_bytes()))[None].copy())
-probabilities = classify(images)[0]
-print(json.loads(about["class_names"])[probabilities.argmax()], probabilities.max().item())
+probabilities = classify(images)[0].tolist()
+for at in answers(probabilities, about):
+    print(json.loads(about["class_names"])[at], probabilities[at])

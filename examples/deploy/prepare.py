@@ -1,4 +1,4 @@
-"""Opens a photo, and for a file that was exported with --prepared resizes and crops it, with PIL."""
+"""Opens a photo, with PIL, and prepares it for a file that was exported with --prepared; names the answer."""
 
 import contextlib
 import io
@@ -79,3 +79,12 @@ def prepare(image, about):
     margins = (crop - size).tolist()
     canvas.paste(scaled, tuple(round(x / 2) if x < 0 else x // 2 for x in margins))
     return np.asarray(canvas).transpose(2, 0, 1)
+
+
+def answers(probabilities, about):
+    """List the places of an image's class, or of all its classes, by the thresholds of validation."""
+    thresholds = json.loads(about.get("thresholds") or "{}")
+    shares = np.asarray(probabilities) / ([*thresholds.values()] or 0.5)
+    if json.loads(about["has_one_class"]):
+        return [shares.argmax()]
+    return np.flatnonzero(shares > 1).tolist()

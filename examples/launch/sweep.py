@@ -66,6 +66,8 @@ def main(args: list[str]) -> optuna.Study:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     chosen, options = parser.parse_known_args(args)
+    if twice := [name for name in SPACE if f"--{name}" in [o.split("=")[0] for o in options]]:
+        raise UserError("is in SPACE, which has its values: leave it out here or there", twice[0])
     folder = Path("runs", chosen.name)
     folder.mkdir(parents=True, exist_ok=True)
     try:

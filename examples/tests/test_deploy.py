@@ -108,6 +108,15 @@ def test_a_photo_is_labelled_without_this_project(beside, photos, script):
     assert float(probability) == pytest.approx(photos[1][3].max().item(), abs=1e-3)
 
 
+def test_thresholds_choose_the_answer_and_of_several_labels_all():
+    answers = runpy.run_path(str(DEPLOY / "prepare.py"))["answers"]
+    about = {"has_one_class": "false", "thresholds": '{"a": 0.2, "b": 0.6, "c": 0.1}'}
+    assert answers([0.3, 0.5, 0.4], about) == [0, 2]
+    assert answers([0.1, 0.5, 0.1], about) == []
+    assert answers([0.3, 0.5, 0.4], about | {"has_one_class": "true"}) == [2]
+    assert answers([0.6, 0.4, 0.7], {"has_one_class": "false"}) == [0, 2]
+
+
 def test_the_file_is_checked_by_onnx_runtime_and_numpy_alone(place):
     guard = 'import sys\nsys.modules["project"] = sys.modules["torch"] = None\n'
     command = [sys.executable, "-c", guard + (DEPLOY / "check.py").read_text()]

@@ -55,7 +55,10 @@ def evaluate_split(
 def with_probabilities(
     model: ImageClassifier, predictions: Predictions, metrics: Results
 ) -> Evaluation:
-    """Adds the probabilities of all classes to predictions that have logits."""
+    """Adds the probabilities of all classes to predictions that have logits.
+
+    It sets the logits of images without a label to NaN, in the predictions, too.
+    """
     unknown = ~predictions.known[:, None]
     predictions.logits = predictions.logits.masked_fill(unknown, float("nan"))
     with torch.inference_mode():

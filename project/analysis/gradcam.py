@@ -24,10 +24,10 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
 
     Args:
         model: On any device.
-        images: (N, channels, size, size).
+        images: uint8, or uint16 of 16 bits, (N, channels, height, width), of the crop's size.
 
     Returns:
-        float (N, size, size) in [0, 1], on the CPU; all 0 if no feature supports the class.
+        float32 (N, height, width) in [0, 1], on the CPU; all 0 if no feature supports the class.
 
     Raises:
         ValueError: The network has no such layer.
@@ -55,7 +55,15 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
 
 
 def overlay(image: Tensor, cam: Tensor) -> Tensor:
-    """Blends a map of values in [0, 1] as colours into an image of the same size."""
+    """Blends a map of values as colours into an image.
+
+    Args:
+        image: uint8 or uint16 (channels, height, width).
+        cam: float32 (height, width) in [0, 1], on the CPU.
+
+    Returns:
+        uint8 (3, height, width).
+    """
     colours = torch.from_numpy(colormaps["viridis"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
     return ((as_rgb(image) + colours) / 2).round().to(torch.uint8)
 

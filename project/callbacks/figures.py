@@ -37,7 +37,11 @@ def log_figure(trainer: Trainer, tag: str, draw: Callable[[], Figure]) -> None:
 
 
 class FirstBatchPlot(Callback):
-    """Draws the first training batch of a run as the network sees it, augmented."""
+    """Draws the first training batch of a run as the network sees it, augmented.
+
+    Args:
+        count: How many of its images.
+    """
 
     def __init__(self, count: PositiveInt = 32) -> None:
         self.count = count
@@ -61,7 +65,7 @@ class FirstBatchPlot(Callback):
 class ConfusionMatrixPlot(Callback):
     """Draws the confusion matrix of about ten epochs, and of evaluations after training."""
 
-    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Draws the matrix if each image has one class; not in every epoch, as it takes 0.2 s."""
         # max_epochs is -1 if something else ends training
         every = max(1, math.ceil((trainer.max_epochs or 1) / 10))
@@ -79,7 +83,7 @@ class ConfusionMatrixPlot(Callback):
             lambda: plots.confusion_figure(matrix, pl_module.class_names),
         )
 
-    on_validation_end = on_test_end
+    on_test_end = on_validation_end
 
 
 class ConfidentMistakesPlot(Callback):

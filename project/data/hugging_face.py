@@ -24,7 +24,8 @@ class HuggingFaceDataModule(TorchDatasetModule):
             of images with ``metadata.jsonl``.
         subset: Its configuration, if it has several.
         image_column: The column of images; by default the only one.
-        label_column: The column of classes; by default the only ``ClassLabel``.
+        label_column: The column of classes; by default the only ``ClassLabel``, else the one that is
+            called ``label``, ``class``, ``target`` or ``category``, else the only other column.
         train: Advanced: A function that opens the dataset in place of ``root``, with its own options
             behind it, such as ``datasets.load_dataset``.
         kwargs: See ``TorchDatasetModule``.

@@ -68,7 +68,8 @@ class ImageClassifier(LightningModule):
         results: The newest metrics of ``val`` and ``test``, with counts, matrices and lists.
         predictions: Those of the newest evaluation outside ``fit``, in the first process.
         about: What the checkpoint that was loaded says of itself.
-        thresholds: The probability above which an image has each class, if validation chooses it.
+        thresholds: The probability above which an image has each class, or of two classes from which
+            it has the positive one, if validation chooses it.
 
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the
@@ -302,7 +303,7 @@ class ImageClassifier(LightningModule):
         split = "test" if self.trainer.testing else "val"
         results = self._evaluated.conclude()
         monitors = [getattr(part, "monitor", None) for part in self.trainer.checkpoint_callbacks]
-        for name, value in self.val_metrics.numbers(results).items():
+        for name, value in self._evaluated.numbers(results).items():
             self.log(
                 f"{split}/{name}",
                 value,

@@ -173,6 +173,7 @@ def metadata(network: ProbabilityNetwork, model: "ImageClassifier") -> dict[str,
     about = {**defaults, "class_names": model.class_names, **model.preprocessing}
     if model.thresholds:
         about["thresholds"] = model.thresholds
+    about["has_one_class"] = model.has_one_class
     about["checks"] = _checks(network, model)
     return {
         name: value if isinstance(value, str) else json.dumps(value)

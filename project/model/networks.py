@@ -122,12 +122,14 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
     if is_path(arch):
         module, _, name = arch.rpartition(".")
         try:
-            builder: Callable[..., nn.Module] | None = getattr(import_module(module), name, None)
+            own = import_module(module)
         except ModuleNotFoundError as error:
             raise UserError(f"--model.arch: {arch} cannot be imported ({error})") from error
-        if builder is not None:
-            allow_module(module)  # checkpoints may name what is in it from then on
-            return builder
+        builder: Callable[..., nn.Module] | None = getattr(own, name, None)
+        if builder is None:
+            raise _unknown(arch, [f"{module}.{other}" for other in vars(own)])
+        allow_module(module)  # checkpoints may name what is in it from then on
+        return builder
     raise _unknown(arch)
 
 
@@ -181,9 +183,9 @@ def timm_name(arch: str) -> str:
     return name
 
 
-def _unknown(arch: str) -> UserError:
+def _unknown(arch: str, own: Sequence[str] = ()) -> UserError:
     arch = arch[:100]  # a checkpoint could hold one that takes long to compare
-    names = [*_SMALL, *torchvision_names()]
+    names = [*own, *_SMALL, *torchvision_names()]
     with suppress(ImportError):
         import timm
 

@@ -27,6 +27,7 @@ import repeat
 import seeds
 import yaml
 from lightkeeper.cli import RunFolder
+from lightkeeper.exact import UserError
 from scaling import Bucket, Link, Step, forecast, measure
 
 from project.model.networks import build_network
@@ -247,6 +248,11 @@ def is_running(pid: int) -> bool:
 
 def trials():
     return optuna.load_study(study_name="sweep", storage="sqlite:///runs/lr/study.db").trials
+
+
+def test_a_sweep_refuses_an_option_that_it_has_values_of(workplace):
+    with pytest.raises(UserError, match="is in SPACE"):
+        runpy.run_path(str(SWEEP))["main"](["--name=lr", "--data.batch_size=16"])
 
 
 @pytest.mark.slow

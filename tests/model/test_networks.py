@@ -127,6 +127,7 @@ def failing(num_classes, fail_later=False):
         r"does not accept images of 8 pixels; choose another --data\.image_size .* \(Given input",
     ),
     ("a:b", {}, "there is no network 'a:b'; name your own with its module, as in my_module.MyNet"),
+    (f"{__name__}.failin", {}, rf"no network .*; did you mean {__name__}\.failing"),
     ("efficientnet", {}, "there is no network 'efficientnet'; did you mean efficientnet_b"),
     ("hrnet_w18", {}, "did you mean .*timm/hrnet_w18"),
     ("timm/resnet17", {}, "there is no network 'timm/resnet17'; did you mean .*timm/resnet18"),

@@ -52,6 +52,35 @@ def test_a_run_resumes_with_the_same_images_in_another_place_alone(workplace, ca
     assert "from here on --data.root is moved, not images" in capsys.readouterr().err
 
 
+def test_a_run_says_that_it_reads_from_a_cache_now_which_has_other_pixels(workplace, capsys):
+    write_folder(Path("images"), {"red": 30, "blue": 30})
+    stop_at(1, *FILES)
+    stop_at(2, *FILES, "--data.cache=one")
+    assert "from here on --data.cache is one, not None" in capsys.readouterr().err
+    stop_at(3, *FILES, "--data.cache=two")
+    assert "from here on" not in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_was_replaced_while_it_was_measured_keeps_nothing_of_that(workplace):
+    fit()
+    cli = evaluate(f"{BEST}")
+    cli.keep_in_checkpoint(temperature=2.0)
+    other = load(BEST)
+    other[ABOUT]["step"] -= 1
+    torch.save(other, BEST)
+    with pytest.raises(UserError, match="was replaced while it was measured"):
+        cli.keep_in_checkpoint(temperature=3.0)
+    assert load(BEST)[ABOUT]["temperature"] == 2.0
+
+
+def test_a_run_in_a_linked_folder_resumes_by_the_name_of_the_link(workplace, capsys):
+    Path("elsewhere/other").mkdir(parents=True)
+    Path("runs").mkdir()
+    Path("runs/run").symlink_to(Path("elsewhere/other").absolute())
+    stop_at(1)
+    assert "with the same options and --name run" in capsys.readouterr().err
+
+
 def test_a_run_on_a_table_resumes_with_the_same_table_in_another_place_alone(workplace, capsys):
     write_folder(Path("images"), {"red": 30, "blue": 30})
     Path("tables/deep").mkdir(parents=True)

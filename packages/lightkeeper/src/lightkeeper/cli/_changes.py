@@ -10,7 +10,7 @@ _KEPT = ("model", "monitor", "mode")
 _NOTED = ("data", "seed_everything", "trainer", "callbacks")
 _MAY_CHANGE = (  # the numbers depend on none of these, or a note of its own has it
     *("model.weights", "model.compile"),
-    *("data.num_workers", "data.prefetch_factor", "data.cache", "data.device_cache"),
+    *("data.num_workers", "data.prefetch_factor", "data.device_cache"),
     *("trainer.max_", "trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
     *("trainer.default_root_dir", "trainer.devices", "trainer.num_", "trainer.fast_dev_run"),
     *("trainer.detect_anomaly", "trainer.inference_mode", "trainer.model_registry"),
@@ -54,6 +54,8 @@ def changed_options(
     for name, value in _by_callback(options).items():
         is_decisive = name.startswith((*_KEPT, *_NOTED)) and not name.startswith(_MAY_CHANGE)
         if not is_decisive or value == earlier.get(name, value):
+            continue
+        if name == "data.cache" and value and earlier[name]:  # which of them decides nothing
             continue
         change = f"--{name} is {value}, not {earlier[name]}"
         other = change_of_data() if name in _OF_SOURCE else ""

@@ -85,13 +85,15 @@ class EvaluateCommand(Command):
         """Changes what the checkpoint says of itself; the file is written whole or not at all.
 
         Raises:
-            UserError: The file is read-only.
+            UserError: The file is read-only, or holds another network than was measured.
         """
         path = Path(self.config.checkpoint).resolve()  # not a link to it
         mode = path.stat().st_mode
         if not mode & 0o222:
             raise UserError(f"'{path}' is read-only")
         checkpoint = read_checkpoint(path)
+        if checkpoint[ABOUT]["step"] != self.about["step"]:  # by a training that goes on
+            raise UserError(f"'{path}' was replaced while it was measured; run this again")
         checkpoint[ABOUT] |= facts
         DescribedCheckpointIO(path.parent).save_checkpoint(checkpoint, path)
         path.chmod(mode)
@@ -154,6 +156,7 @@ class EvaluateCommand(Command):
         data = type(self.datamodule)
         metrics = {
             "checkpoint": checkpoint,
+            "step": self.about["step"],
             "data": {
                 "class_path": data.__name__,
                 "init_args": remembered(self.datamodule.hparams)[0],

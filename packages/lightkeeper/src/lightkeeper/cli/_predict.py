@@ -76,8 +76,10 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     paths = _listed(options, model)
     header = ["path", *columns(torch.zeros(len(model.class_names))), "error"]
     earlier = resume_rows(output, header) if options.resume and os.path.exists(output) else []
-    done = {row[0] for row in earlier}
-    files.paths = [path for path in paths if spelt(path) not in done]
+    done = {row[0]: row for row in earlier}
+    again = [path for path in paths if spelt(path) in done][-1:]  # other rows may be others', too
+    writer.earlier = {spelt(path): done[spelt(path)] for path in again}
+    files.paths = [*again, *(path for path in paths if spelt(path) not in done)]
     writer.unreadable = sum(row[-1] != "" for row in earlier)
     # unlike print, a descriptor tells of a closed pipe
     target = output or sys.stdout.fileno()
@@ -100,7 +102,7 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
             np.save(file, torch.stack(writer.embeddings).numpy())
     count = writer.unreadable
     broken = f"; {count:,} cannot be read, as the column 'error' says" if count else ""
-    labelled = len(earlier) + len(files.paths) - count
+    labelled = len(earlier) + len(files.paths) - len(again) - count
     note(f"labelled {labelled:,} images{broken}{f': {output}' if output else ''}")
     return 1 if count else 0
 
@@ -168,6 +170,7 @@ class RowWriter(Callback):
         seen: What the network's head has seen in this batch, if wanted.
         embeddings: What it has seen of each file, likewise.
         unreadable: The number of files that could not be read.
+        earlier: Rows that are there already, by path, and must come again.
     """
 
     rows: "csv.DictWriter[str]"
@@ -177,6 +180,7 @@ class RowWriter(Callback):
         self.seen: list[Tensor] = []
         self.embeddings: list[Tensor] = []
         self.unreadable = 0
+        self.earlier: dict[str, list[str]] = {}
         self._columns = columns
 
     def on_predict_batch_end(
@@ -207,6 +211,9 @@ class RowWriter(Callback):
                     row["error"] = why_unreadable(paths[index], pl_module.preprocessing)
                 else:
                     row |= self._columns(probabilities)
+                if (before := self.earlier.pop(str(row["path"]), None)) is not None:
+                    _require_same(before, [row.get(name) for name in self.rows.fieldnames])
+                    continue
                 self.rows.writerow(row)
                 self.bar.update()  # type: ignore[no-untyped-call]
                 self.embeddings += vector
@@ -226,6 +233,18 @@ def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[st
     with whole_file(Path(path)) as partial, open(partial, "w", **_CSV) as whole:
         csv.writer(whole, lineterminator="\n").writerows(rows)
     return rows[1:]
+
+
+def _require_same(before: list[str], row: list[object]) -> None:
+    """Requires a row that is there already, but for a number's last digits, as on other devices."""
+    for old, new in zip(before, row, strict=True):
+        text = "" if new is None else str(new)
+        is_number = isinstance(new, np.floating) and old
+        if not (math.isclose(float(old), float(text), abs_tol=1e-3) if is_number else old == text):
+            raise UserError(
+                f"--resume: '{printable(before[0])}' would have another row now, as by another"
+                " checkpoint or other options; --overwrite begins anew"
+            )
 
 
 def _require_new(option: str, path: str | os.PathLike[str] | None, overwrite: bool) -> None:

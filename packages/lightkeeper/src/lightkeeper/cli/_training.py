@@ -84,6 +84,8 @@ def way_to_resume(trainer: Trainer, run: RunFolder, command: str) -> str:
     # without --name, the first process's name is this one's as soon as they have agreed
     kept = best_checkpoint(trainer)
     folder = Path(kept.dirpath).parent if kept and kept.dirpath else run.path
+    if run.path.resolve() == folder.resolve():  # a link has a name of its own
+        folder = run.path
     verb = "resume" if keeps_last(trainer) else "start again"
     name = shlex.quote(folder.name)
     return f"to {verb}, run {command} with the same options and --name {name}"
