@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -178,13 +179,13 @@ def test_transforms_of_other_libraries_are_wrapped(workplace, monkeypatch):
         assert images.max() <= 1
         return images.clamp(max=0.5)
 
-    stand_ins = {"albumentations": {"Sharpen": lambda: sharpen}}
-    augmentation = SimpleNamespace(RandomGaussianNoise=lambda std: add_noise)
-    stand_ins["kornia"] = {"augmentation": augmentation}
-    for name, content in stand_ins.items():
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
+    noise = SimpleNamespace(RandomGaussianNoise=lambda std: add_noise)
+    albumentations = SimpleNamespace(Sharpen=lambda: sharpen)
+    monkeypatch.setitem(sys.modules, "albumentations", albumentations)
+    monkeypatch.setitem(sys.modules, "kornia", SimpleNamespace(augmentation=noise))
     (code,) = re.findall(r"```\n(import albumentations.*?)```", PAGE, re.S)
-    exec(code, made := {})
+    made: dict[str, Any] = {}
+    exec(code, made)
     image = torch.randint(0, 256, (3, 5, 4), dtype=torch.uint8)
     assert torch.equal(made["Sharper"]()(image), image.flip(1))
     batch = image[None].float()
