@@ -211,9 +211,11 @@ def _class_or_value(key: str, base: type, value: object) -> object:
         is_other = "." in value and imported(value) is not None
     if cls is None and not is_other:
         nearest = closest(value, [cls.__name__ for cls in candidates(base)])
-        advice = f"{f'did you mean {nearest}? ' * bool(nearest)}your own is my_module.MyClass"
+        meant = f"did you mean {nearest}? " if nearest else ""
         kinds = f"folder, file or {base.__name__}" if key == "data" else base.__name__
-        raise UserError(f"--{key}: there is no {kinds} '{value}'; {advice}")
+        raise UserError(
+            f"--{key}: there is no {kinds} '{value}'; {meant}your own is my_module.MyClass"
+        )
     return cls or value
 
 

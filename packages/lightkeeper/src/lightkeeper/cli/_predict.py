@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
@@ -238,9 +239,10 @@ def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[st
 def _require_same(before: list[str], row: list[object]) -> None:
     """Requires a row that is there already, but for a number's last digits, as on other devices."""
     for old, new in zip(before, row, strict=True):
-        text = "" if new is None else str(new)
-        is_number = isinstance(new, np.floating) and old
-        if not (math.isclose(float(old), float(text), abs_tol=1e-3) if is_number else old == text):
+        with suppress(ValueError):  # of text in place of a number
+            if isinstance(new, np.floating) and math.isclose(float(old), new, abs_tol=1e-3):
+                continue
+        if old != ("" if new is None else str(new)):
             raise UserError(
                 f"--resume: '{printable(before[0])}' would have another row now, as by another"
                 " checkpoint or other options; --overwrite begins anew"

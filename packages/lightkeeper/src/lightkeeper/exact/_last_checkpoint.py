@@ -107,8 +107,7 @@ class LastCheckpoint(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the newest metrics of a run that had ended, in which Lightning does nothing."""
-        if self._validated:
-            self._restore_metrics(trainer)
+        self._restore_metrics(trainer)
 
     on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 
@@ -186,6 +185,7 @@ class LastCheckpoint(Callback):
     def _restore_metrics(self, trainer: Trainer) -> None:
         metrics = {name: torch.tensor(value) for name, value in self._metrics.items()}
         trainer.callback_metrics.update(metrics)
+        self._metrics = {}
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """Returns what all processes do now.

@@ -89,7 +89,7 @@ class _ExactResults(_ResultCollection):
             if is_logged or not (is_here or metric or arguments["sync_dist"]):
                 continue
             nothing = {"max": -math.inf, "min": math.inf}.get(arguments["reduce_fx"], 0.0)
-            value: Any = torch.tensor(nothing, device=trainer.strategy.root_device)
+            value = torch.tensor(nothing, device=trainer.strategy.root_device)
             if metric:
                 value = attrgetter(metric)(trainer.lightning_module)
             self.log(**arguments, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=0)
