@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -264,3 +265,39 @@ def test_a_run_that_had_ended_has_its_average_and_its_metrics_again(workplace):
         return {**model.state_dict(), "logged": dict(trainer.callback_metrics)}
 
     assert differences(end(), end()) == []
+
+
+class Curriculum(Logged):
+    """Skips the rest of each epoch after some batches, as ``on_train_batch_start`` may."""
+
+    def on_train_batch_start(self, batch: Tensor, batch_idx: int) -> int | None:
+        return -1 if batch_idx == 6 else None
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        self.log("val", float(self.trainer.global_step))
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_batches_that_are_skipped_count_for_the_next_validation(tmp_path):
+    def validations(folder: Path, stop: int = 0) -> list[int]:
+        steps: list[int] = []
+        look = LambdaCallback(
+            on_validation_end=lambda trainer, _: steps.append(trainer.global_step)
+        )
+        trainer = toy_trainer(
+            max_epochs=4,
+            default_root_dir=folder,
+            callbacks=[LastCheckpoint(), StopAfter(stop), look],
+            plugins=AtomicCheckpointIO(folder),
+            check_val_every_n_epoch=None,
+            val_check_interval=5,
+            num_sanity_val_steps=0,
+        )
+        loaders = numbers(trainer), numbers(trainer)
+        with pytest.raises(SystemExit) if stop else nullcontext():
+            trainer.fit(Curriculum(), *loaders, ckpt_path=newest_checkpoint(folder))
+        return steps
+
+    whole = validations(tmp_path / "whole")
+    before = validations(tmp_path / "stopped", 16)
+    assert before + validations(tmp_path / "stopped") == whole

@@ -95,13 +95,12 @@ def correct_progress(trainer: Trainer, validated: dict[str, object]) -> None:
     loop = trainer.fit_loop.epoch_loop
     # not by fit_loop's setter, which would set epoch_loop.restarting if max_steps is set
     trainer.fit_loop._restarting = loop.restarting = False
-    loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
+    batches: Any = loop.batch_progress.total  # declared as its base
+    batches.ready = batches.processed + 1
     loop.val_loop.batch_progress.load_state_dict(validated)
     # where a batch may take several steps
     by_hand = not trainer.lightning_module.automatic_optimization
-    loop._batches_that_stepped = (
-        loop.batch_progress.total.completed if by_hand else trainer.global_step
-    )
+    loop._batches_that_stepped = batches.completed if by_hand else trainer.global_step
 
 
 def validated_in(checkpoint: dict[str, Any]) -> dict[str, object]:
