@@ -188,7 +188,7 @@ class RowWriter(Callback):
         self,
         trainer: Trainer,
         pl_module: Any,
-        outputs: Any,
+        outputs: Tensor,
         batch: Any,
         batch_idx: int,
         dataloader_idx: int = 0,
