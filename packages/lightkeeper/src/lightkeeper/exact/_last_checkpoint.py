@@ -105,10 +105,6 @@ class LastCheckpoint(Callback):
         """Restores the handlers of signals."""
         self._request.ignore()
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restores the newest metrics of a run that had ended, in which Lightning does nothing."""
-        self._restore_metrics(trainer)
-
     on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -140,6 +136,10 @@ class LastCheckpoint(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Saves the end of training."""
         self._do(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restores the newest metrics of a run that had ended, in which Lightning does nothing."""
+        self._restore_metrics(trainer)
 
     def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
         """Ends the process if a signal came: outside of training, nothing is left to save."""

@@ -102,8 +102,10 @@ def _state_of(metric: Metric) -> State:
     """Returns a metric's tensors; of a list each by itself, as some metrics count them."""
     state = {_UPDATES: torch.tensor(metric.update_count)}
     for key, value in metric.metric_state.items():
-        parts = enumerate(value) if isinstance(value, list) else [("", value)]
-        state |= {f"{key}.{place}".rstrip("."): part for place, part in parts}
+        if isinstance(value, list):
+            state |= {f"{key}.{place}": part for place, part in enumerate(value)}
+        else:
+            state[key] = value
     state |= {name: torch.as_tensor(getattr(metric, name)) for name in _beside_states(metric)}
     return cpu_copies(state)
 

@@ -145,19 +145,22 @@ class _ExactEpochLoop(_TrainingEpochLoop):
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Adds the values of this epoch, of each process."""
+        logged = {
+            key: result
+            for key, result in self._results.items()
+            if result.meta.on_epoch and not result.has_reset
+        }
         states = {
             key: cpu_copies(result.metric_state)
-            for key, result in self._results.items()
-            if result.is_tensor and result.meta.on_epoch and not result.has_reset
+            for key, result in logged.items()
+            if result.is_tensor
         }
         # saved sums that were not logged again yet, then those of lost ranks
         waiting, *of_others = self._results.earlier or [{}]
         shares = gather([waiting | states, *filter(None, of_others)])
         results = [states for share in shares for states in share]
         arguments = self._results.arguments | {
-            key: _arguments_of(result.meta)
-            for key, result in self._results.items()
-            if result.meta.on_epoch and not result.has_reset
+            key: _arguments_of(result.meta) for key, result in logged.items()
         }
         steps = cpu_copies(self._results.metrics(on_step=True)["log"])
         return {
