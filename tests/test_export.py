@@ -31,7 +31,7 @@ def run(checkpoint: Path, output: str | Path, *args: str) -> None:
     call(export, checkpoint, f"--output={output}", *args)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # examples/ has tests of the same files
 def place(tiny_run, tmp_path_factory) -> Path:
     """A folder with the page's files and a checkpoint of classes with odd names, exported both ways."""
     folder: Path = tmp_path_factory.mktemp("place")

@@ -126,7 +126,7 @@ def test_the_file_is_checked_by_onnx_runtime_and_numpy_alone(place):
 
 def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
     monkeypatch.chdir(place)
-    monkeypatch.syspath_prepend(place)
+    monkeypatch.syspath_prepend(DEPLOY)
     runpy.run_path(str(DEPLOY / "quantize.py"))
     images, expected = photos
     small = place / "small.onnx"
