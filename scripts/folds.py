@@ -12,9 +12,10 @@ from pkgutil import resolve_name
 from typing import Any, cast
 
 import torch
-from lightkeeper.cli import import_modules, read_metrics, run_apart, run_command
+from lightkeeper.cli import import_modules, read_metrics, run_command
 from lightkeeper.exact import UserError
 from seeds import line
+from training import train
 
 from project.analysis.evaluation import evaluate_split
 from project.analysis.plots import confusion_figure
@@ -50,21 +51,6 @@ class Options(FitCLI):
                 import_modules(path.rpartition(".")[0])
 
 
-def train(runs: list[Path], options: list[str]) -> None:
-    """Runs ``project.fit`` for each fold that is not finished; if one fails, ends as it did."""
-    for fold, run in enumerate(runs, 1):
-        if not (run / "metrics.json").exists():
-            command = [sys.executable, "-m", "project.fit", *of_fold(run, fold, len(runs), options)]
-            if code := run_apart(command):
-                sys.exit(code)
-
-
-def of_fold(run: Path, fold: int, folds: int, options: list[str]) -> list[str]:
-    """Returns the options of a fold's run."""
-    given = [*options, f"--data.folds={folds}", f"--data.fold={fold}"]
-    return [*given, f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
-
-
 def rows_of(run: Path, fold: int) -> list[list[Any]]:
     """Classifies the images that a run has not seen and can be read: COLUMNS, and the probability of each class."""
     best = run / "checkpoints" / "best.ckpt"
@@ -89,8 +75,10 @@ def main(name: str, folds: int, options: list[str]) -> None:
     """Trains what is not trained yet, and puts all folds together."""
     folder = Path("runs") / name
     runs = [folder / f"fold_{fold}" for fold in range(1, folds + 1)]
-    Options(of_fold(runs[0], 1, folds, options)).prepare_for_checkpoints()
-    train(runs, options)
+    of_all = [*options, f"--data.folds={folds}"]
+    Options(of_all).prepare_for_checkpoints()
+    for fold, run in enumerate(runs, 1):
+        train(run, [*of_all, f"--data.fold={fold}"])
     tests = [read_metrics(run) for run in runs]
     names = tests[0]["class_names"]
     partial = folder / f".{FILE}"
@@ -115,7 +103,7 @@ def main(name: str, folds: int, options: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 4 or not sys.argv[2].isdecimal():
+    if len(sys.argv) < 4 or not sys.argv[2].isdecimal() or int(sys.argv[2]) < 2:
         sys.exit(
             "usage: python scripts/folds.py NAME FOLDS OPTIONS..., such as: flowers 5 --data FOLDER"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 from lightkeeper.cli import run_command
-from repeat import train
+from repeat import train_all
 
 from project.analysis.comparison import formatted, read_runs, readable, summary
 
@@ -57,7 +57,7 @@ def main(images: str, seeds: int, options: list[str]) -> None:
         for name, scaled in RECIPES.items():
             config = f"--config=configs/imagenet/{name}.yaml"
             every = [config, f"--data.root={images}", *SMALL, *scaled, *options]
-            runs[name] = train(Path("runs/imagenet", name), count, [1.0], every)
+            runs[name] = train_all(Path("runs/imagenet", name), count, [1.0], every)
     print(table([run for members in runs.values() for run in members]))
 
 

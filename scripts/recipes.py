@@ -6,14 +6,14 @@ in one go. Options that it does not know go to ``project.fit``, as ``--trainer.m
 """
 
 import argparse
-import shlex
 import shutil
 import statistics
 import sys
 from pathlib import Path
 
-from lightkeeper.cli import read_metrics, run_apart, run_command
+from lightkeeper.cli import read_metrics, run_command
 from seeds import curve
+from training import train
 
 ALONE = "the config alone"
 RECIPES = (  # those that suit a small network and a few epochs
@@ -29,19 +29,6 @@ RECIPES = (  # those that suit a small network and a few epochs
     "warm_restarts",
     "adamw",
 )
-
-
-def train(options: list[str], run: Path) -> None:
-    """Trains, unless that is done."""
-    place = ["--trainer.default_root_dir", str(run.parent), "--name", run.name]
-    command, done = ["-m", "project.fit", *options, *place], run / "command.txt"
-    if not done.exists():
-        shutil.rmtree(run, ignore_errors=True)
-        if code := run_apart([sys.executable, *command]):
-            sys.exit(code)
-        done.write_text(shlex.join(command))
-    elif done.read_text() != shlex.join(command):
-        sys.exit(f"'{run}' was trained by other options; choose another --folder")
 
 
 def table(runs: dict[str, list[Path]]) -> str:
@@ -98,10 +85,10 @@ def main(args: list[str]) -> None:
         for name, members in runs.items():
             members.append(given.folder / f"{name.replace(' ', '_')}_{seed}")
             recipe = [] if name == ALONE else ["--config", f"configs/recipes/{name}.yaml"]
-            train(
-                ["--config", given.config, *recipe, *options, "--seed_everything", str(seed)],
-                members[-1],
-            )
+            if not (members[-1] / "metrics.json").exists():
+                shutil.rmtree(members[-1], ignore_errors=True)
+            seeded = [*options, f"--seed_everything={seed}"]
+            train(members[-1], ["--config", given.config, *recipe, *seeded])
     print(table(runs))
 
 

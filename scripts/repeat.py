@@ -4,16 +4,16 @@ With ``--fractions 0.1,0.3,1``, it does so on these shares of the training image
 ``runs/NAME/images.png``. The same command resumes: finished runs are left as they are.
 """
 
-import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from lightkeeper.cli import run_apart, run_command
+from lightkeeper.cli import run_command
 from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from training import train
 
 from project.analysis.comparison import (
     formatted,
@@ -25,20 +25,15 @@ from project.analysis.comparison import (
 )
 
 
-def train(folder: Path, seeds: int, fractions: list[float], options: list[str]) -> list[str]:
-    """Trains what is not finished, and returns all runs; ends as a training ends that fails."""
+def train_all(folder: Path, seeds: int, fractions: list[float], options: list[str]) -> list[str]:
+    """Trains what is not finished, and returns all runs."""
     runs = []
     for fraction in fractions:
         for seed in range(seeds):
             share = [f"--data.train_fraction={fraction}"] if fraction < 1 else []
             name = f"{fraction:g}_{seed}" if len(fractions) > 1 else f"{seed}"
-            of_run = [*share, f"--seed_everything={seed}", f"--name={name}"]
-            command = [sys.executable, "-m", "project.fit", *options, *of_run]
+            train(folder / name, [*options, *share, f"--seed_everything={seed}"])
             runs.append(str(folder / name))
-            is_finished = (folder / name / "metrics.json").exists()
-            root = f"--trainer.default_root_dir={folder}"
-            if not is_finished and (code := run_apart([*command, root])):
-                sys.exit(code)
     return runs
 
 
@@ -62,7 +57,7 @@ def images_figure(metrics: pd.DataFrame, images: pd.Series) -> Figure:
 def main(name: str, seeds: int, fractions: list[float], options: list[str]) -> None:
     """Trains, prints mean and deviation over seeds, and draws accuracy by training images."""
     folder = Path("runs") / name
-    runs = train(folder, seeds, fractions, options)
+    runs = train_all(folder, seeds, fractions, options)
     metrics, settings = read_runs(runs, "test")
     groups = groups_of(settings)
     images = settings["images"].groupby(groups, sort=False).first()

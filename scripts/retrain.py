@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lightkeeper.cli import RunFolder, run_apart, run_command
 from lightkeeper.exact import UserError
+from training import train
 
 from project.analysis.comparison import formatted, mcnemar
 
@@ -33,8 +34,7 @@ def correct_images(checkpoint: Path, folder: str, output: Path) -> dict[str, boo
 def main(served: Path, folder: str, name: str, options: list[str]) -> int:
     """Trains if that is not done, compares and perhaps replaces; returns the exit code."""
     new = RunFolder("runs", name)
-    if not new.metrics.exists():
-        run("project.fit", f"--data={folder}", *options, f"--name={name}")
+    train(new.path, [f"--data={folder}", *options])
     if served.exists():
         before = correct_images(served, folder, new.path / "served.csv")
         after = correct_images(new.best, folder, new.path / "new.csv")

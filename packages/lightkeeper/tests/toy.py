@@ -399,7 +399,7 @@ def outcome(run: Path) -> dict[str, Any]:
 def leaves(value: object, where: str = "") -> dict[str, object]:
     """What a nested structure holds, by its place; tensors as their bits."""
     if isinstance(value, Tensor):
-        return {where: (value.dtype, value.cpu().contiguous().numpy().tobytes())}
+        return {where: (value.dtype, value.cpu().flatten().view(torch.uint8).numpy().tobytes())}
     if not isinstance(value, dict | list | tuple):
         return {where: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)

@@ -26,13 +26,13 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD
+from torch.optim import SGD, NAdam
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.aggregation import RunningMean
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from torchmetrics.wrappers import ClasswiseWrapper, MetricTracker, MinMaxMetric, Running
 
-from tests.toy import differences, toy_trainer
+from tests.toy import differences, load, toy_trainer
 
 
 class Kept(LightningModule):
@@ -211,11 +211,11 @@ class Rarely(Logged):
         ]
         if batch_idx == 0:
             self.log("first", losses[0], on_step=True, on_epoch=True, batch_size=4)
-        self.mean.update(losses[0].float())  # torchmetrics rounds doubles by a type it changes
+        self.mean.update(losses[0])
         self.parts.update(batch["numbers"])
         if batch_idx % 5 == 0:
             self.log_dict({"mean": self.mean, "parts": self.parts}, on_step=False, on_epoch=True)
-        return torch.stack(losses).sum()
+        return torch.stack(losses).sum() * torch.rand(())  # as dropout draws
 
 
 @pytest.mark.filterwarnings(
@@ -230,6 +230,7 @@ def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_
             default_root_dir=folder,
             callbacks=[
                 LastCheckpoint(),
+                ExactTraining(),
                 StopAfter(stop),
                 EarlyStopping("begun", patience=9, mode="max", check_on_train_epoch_end=True),
             ],
@@ -301,3 +302,80 @@ def test_batches_that_are_skipped_count_for_the_next_validation(tmp_path):
     whole = validations(tmp_path / "whole")
     before = validations(tmp_path / "stopped", 16)
     assert before + validations(tmp_path / "stopped") == whole
+
+
+class Typed(LightningModule):
+    """Keeps and logs values of other types than its weights have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.mean, self.auroc = MeanMetric(), MulticlassAUROC(3)
+        self.losses: list[float] = []
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        inputs = torch.stack([batch.sin(), batch.cos(), (7 * batch).sin()], 1)
+        logits, labels = self.linear(inputs.to(self.dtype)).float(), batch.long() % 3
+        self.auroc.update(logits.detach().softmax(1), labels)
+        self.mean.update(loss := cross_entropy(logits, labels))
+        self.losses.append(float(loss.detach()))
+        self.log_dict({"mean": self.mean, "auroc": self.auroc}, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        weights = self.linear.weight.detach().double()
+        self.log_dict({"val/double": weights.sum() / 3, "val/half": weights.bfloat16().max()})
+
+    def configure_optimizers(self) -> NAdam:  # it keeps a number in float32
+        return NAdam(self.parameters(), lr=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-true"])
+def test_whatever_is_of_another_type_than_the_weights_resumes_and_counts_in_it(tmp_path, precision):
+    def end(folder: Path, stop: int = 0) -> tuple[Typed, dict[str, Any]]:
+        torch.manual_seed(0)
+        trainer = toy_trainer(
+            max_epochs=3,
+            default_root_dir=folder,
+            callbacks=[LastCheckpoint(), ExactTraining(), StopAfter(stop)],
+            plugins=AtomicCheckpointIO(folder),
+            precision=precision,
+            check_val_every_n_epoch=2,
+        )
+        data = ExactDataLoader(cast(Any, torch.arange(600.0)), trainer, batch_size=2, shuffle=True)
+        trainer.fit(model := Typed(), data, data, ckpt_path=newest_checkpoint(folder))
+        saved = load(folder / "checkpoints" / "last.ckpt")
+        kept = {name: saved[name] for name in ("state_dict", "optimizer_states")}
+        return model, {**kept, "metrics": dict(trainer.callback_metrics)}
+
+    model, whole = end(tmp_path / "whole")
+    expected = sum(model.losses[-300:]) / 300
+    assert float(whole["metrics"]["mean"]) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(SystemExit, match="75"):
+        end(tmp_path / "stopped", 750)  # after the validation, within an epoch
+    _, again = end(tmp_path / "stopped")
+    assert not differences(whole, again), "\n".join(differences(whole, again))
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
+@pytest.mark.parametrize("stop", [7, 9, 11])
+def test_a_model_checkpoint_saves_once_in_a_step_wherever_a_run_stops(tmp_path, stop):
+    def saved(folder: Path, stop: int = 0) -> dict[str, Any]:
+        torch.manual_seed(0)
+        kept = ModelCheckpoint(folder / "kept", save_top_k=-1, every_n_train_steps=1)
+        trainer = toy_trainer(
+            default_root_dir=folder,
+            callbacks=[LastCheckpoint(every_n_steps=1), kept, StopAfter(stop)],
+            plugins=AtomicCheckpointIO(folder),
+            accumulate_grad_batches=3,
+            enable_checkpointing=True,
+        )
+        with pytest.raises(SystemExit) if stop else nullcontext():
+            trainer.fit(Logged(), numbers(trainer), ckpt_path=newest_checkpoint(folder))
+        return {path.name: load(path)["loops"] for path in (folder / "kept").iterdir()}
+
+    whole = saved(tmp_path / "whole")
+    saved(tmp_path / "stopped", stop)
+    assert len(whole) == 8
+    assert differences(whole, saved(tmp_path / "stopped")) == []

@@ -13,11 +13,11 @@ from ._checkpoint_io import Checkpoint, first_sound
 from ._errors import require
 from ._files import CHECKPOINTS, LAST, PREVIOUS, resumable
 from ._loggers import begin_anew, load_loggers, save_loggers
-from ._metric_states import State, cpu_copies, gather, load_metrics, save_metrics
+from ._metric_states import State, States, cpu_copies, gather, load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
-from ._training import convert_to_double
-from ._upstream import correct_progress, reopen_epoch, validated_in
+from ._training import Numbers, convert_to_double, numbers_of, restore_numbers
+from ._upstream import correct_progress, remember_saving, reopen_epoch, validated_in
 from ._upstream_loop import forget_epoch, logged_metrics, make_exact
 
 _GRADIENTS = "gradients"
@@ -86,7 +86,9 @@ class LastCheckpoint(Callback):
         self.every_n_steps = every_n_steps
         self._request = StopRequest()
         self._validated: dict[str, object] = {}  # in a checkpoint that training resumes from
-        self._metrics: dict[str, float] = {}
+        self._metrics: State = {}
+        self._states: list[States] | None = None
+        self._numbers: list[Numbers] = []
         self._logged: list[str] | None = None  # where the checkpoint may be of an epoch's end
         self._gradients: list[State] = []
         self._is_saving = False
@@ -111,7 +113,11 @@ class LastCheckpoint(Callback):
         """Restores the newest metrics, or begins the files of loggers anew; starts the clock."""
         if not self._validated:
             begin_anew(trainer)
-        self._restore_metrics(trainer)
+        self._restore_metrics(trainer, pl_module)
+        restore_numbers(trainer, self._numbers)
+        self._numbers = []
+        if self._validated and self._logged is None:
+            remember_saving(trainer)
         if self._gradients:
             own = self._gradients[trainer.global_rank % len(self._gradients)]
             for name, parameter in pl_module.named_parameters():
@@ -139,7 +145,7 @@ class LastCheckpoint(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the newest metrics of a run that had ended, in which Lightning does nothing."""
-        self._restore_metrics(trainer)
+        self._restore_metrics(trainer, pl_module)
 
     def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
         """Ends the process if a signal came: outside of training, nothing is left to save."""
@@ -160,9 +166,8 @@ class LastCheckpoint(Callback):
             checkpoint[_LOGGED] = logged_metrics(trainer)
         elif not pl_module.automatic_optimization:
             checkpoint[_GRADIENTS] = _gradients_of(pl_module)
-        checkpoint[_METRICS] = {
-            name: float(value) for name, value in trainer.callback_metrics.items()
-        }
+        newest = trainer.callback_metrics.items()
+        checkpoint[_METRICS] = cpu_copies({name: torch.as_tensor(x) for name, x in newest})
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -173,19 +178,24 @@ class LastCheckpoint(Callback):
         self._validated = validated_in(checkpoint)
         # of a checkpoint from before this callback, there are none
         self._metrics = checkpoint.get(_METRICS, {})  # Lightning clears the trainer's before
+        self._states = checkpoint.get(_STATES, [])  # Lightning casts the module's afterwards
+        self._numbers = numbers_of(checkpoint)
         self._logged = checkpoint.get(_LOGGED)
         self._gradients = checkpoint.get(_GRADIENTS, [])
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
-        load_metrics(trainer, pl_module, checkpoint.get(_STATES, []))
         trainer.should_stop = checkpoint.get(_SHOULD_STOP, False)
         is_done = 0 <= trainer.max_steps <= checkpoint["global_step"]
         if not (trainer.should_stop or is_done):
             reopen_epoch(checkpoint)
 
-    def _restore_metrics(self, trainer: Trainer) -> None:
-        metrics = {name: torch.tensor(value) for name, value in self._metrics.items()}
+    def _restore_metrics(self, trainer: Trainer, module: LightningModule) -> None:
+        # numbers of a checkpoint from before
+        metrics = {name: torch.as_tensor(value) for name, value in self._metrics.items()}
         trainer.callback_metrics.update(metrics)
         self._metrics = {}
+        if self._states is not None:
+            load_metrics(trainer, module, self._states)
+            self._states = None
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """Returns what all processes do now.

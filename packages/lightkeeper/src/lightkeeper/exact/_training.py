@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from itertools import chain
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
-from lightning.pytorch.plugins import DoublePrecision
-from torch import distributed
+from lightning.pytorch.plugins import DoublePrecision, HalfPrecision
+from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torchmetrics import Metric
 
+from ._checkpoint_io import Checkpoint
+from ._metric_states import State
 from ._upstream import average_of, callbacks_of, follow_until_averaging
 
 
@@ -17,6 +21,51 @@ def convert_to_double(trainer: Trainer, module: LightningModule) -> None:
     """Converts a module to double precision before weights are loaded, not after, if asked."""
     if isinstance(trainer.precision_plugin, DoublePrecision):
         trainer.precision_plugin.convert_module(module)
+
+
+_OF_METRICS = {HalfPrecision: torch.float32, DoublePrecision: torch.float64}
+Numbers = dict[int, State]
+"""States of an optimizer by the place of their parameter."""
+
+
+def numbers_of(checkpoint: Checkpoint) -> list[Numbers]:
+    """Returns what optimizers keep in another type than the weights, by the parameter's place.
+
+    Torch casts it to the type of the weights when it loads it.
+    """
+    weights = [x for x in checkpoint["state_dict"].values() if isinstance(x, Tensor)]
+    types = {x.dtype for x in weights if x.is_floating_point()}
+    return [
+        {
+            place: {
+                n: x for n, x in state.items() if isinstance(x, Tensor) and x.dtype not in types
+            }
+            for place, state in saved["state"].items()
+        }
+        for saved in checkpoint.get("optimizer_states", [])
+    ]
+
+
+def restore_numbers(trainer: Trainer, numbers: list[Numbers]) -> None:
+    """Gives optimizers what :func:`numbers_of` has found, as it was saved."""
+    for optimizer, states in zip(trainer.optimizers, numbers, strict=False):
+        for place, parameter in enumerate(p for g in optimizer.param_groups for p in g["params"]):
+            now = optimizer.state.get(parameter, {})
+            for name, value in states.get(place, {}).items():
+                if isinstance(now.get(name), Tensor):
+                    now[name] = value.to(now[name].device)
+
+
+def settle_types(trainer: Trainer, module: LightningModule) -> None:
+    """Lets metrics sum up in float32 with weights of 16 bits, and in float64 with those of 64.
+
+    Lightning casts them to 16 bits, in which a sum of ones ends at 256, not to 64, and once more in
+    the step that logs one first. Metrics with a network are left alone.
+    """
+    dtype = _OF_METRICS.get(type(trainer.precision_plugin))
+    for part in module.modules() if dtype else ():
+        if isinstance(part, Metric) and part.dtype != dtype and not [*part.parameters()]:
+            part.to(dtype)
 
 
 class ExactTraining(Callback):
@@ -27,6 +76,7 @@ class ExactTraining(Callback):
     * A :class:`~lightning.pytorch.callbacks.WeightAveraging` that has not started averaging holds
       the newest weights, where Lightning's holds the initial ones (Lightning #21724).
     * A run that had ended before it resumes has its average, too.
+    * Metrics sum up in float32 with ``bf16-true`` and ``16-true``, and in float64 with ``64-true``.
     * All processes validate the first one's buffers, such as BatchNorm's statistics, which DDP does
       not synchronise after the last step.
     * A :class:`~lightning.pytorch.callbacks.GradientAccumulationScheduler` counts from the start in
@@ -39,6 +89,7 @@ class ExactTraining(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Waits for the training to begin, which it does not if it had ended."""
         self._began = False
+        settle_types(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ends a training that had ended, as Lightning does the first time."""
@@ -84,13 +135,23 @@ class ExactTraining(Callback):
         batch_idx: int,
     ) -> None:
         """Lets averages that have not started follow the weights."""
+        settle_types(trainer, pl_module)
         self._waiting = [part for part in self._waiting if follow_until_averaging(part, pl_module)]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gives all processes the first one's buffers, and those of its averages."""
+        settle_types(trainer, pl_module)
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             averages = filter(None, map(average_of, self._averages))
             for buffer in (*wrapper.buffers(), *chain(*(part.buffers() for part in averages))):
                 distributed.broadcast(buffer, 0)  # Lightning's broadcast is of objects
 
     on_test_start = on_validation_start
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
+    ) -> None:
+        """Keeps the types of metrics."""
+        settle_types(trainer, pl_module)
+
+    on_test_batch_end = on_validation_batch_end

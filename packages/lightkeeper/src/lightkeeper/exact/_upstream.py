@@ -44,6 +44,8 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
     # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
+    # remember_saving: or a batch without a step saves once more
+    f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint._should_skip_saving_checkpoint": "c5eab31530c7",
     # begins_again: its mode, of which it has no public name
     f"{_LIGHTNING}.utilities.combined_loader:CombinedLoader.__init__": "43088910b69d",
     # follow_until_averaging: the average is the initial weights until its first update
@@ -162,6 +164,13 @@ def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -
 def set_update_count(metric: Metric, count: int) -> None:
     """Tells a metric how often it was updated, after its state was restored."""
     metric._update_count = count
+
+
+def remember_saving(trainer: Trainer) -> None:
+    """Tells callbacks in which step they have saved, which their states leave out."""
+    for callback in trainer.checkpoint_callbacks:
+        if hasattr(callback, "_last_global_step_saved"):  # a ModelCheckpoint
+            callback._last_global_step_saved = trainer.global_step
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]

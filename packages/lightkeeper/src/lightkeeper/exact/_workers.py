@@ -9,6 +9,7 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from ._errors import ROOM_FOR_WORKERS, WORKER_DIED, LocalError
@@ -64,7 +65,10 @@ class LazyDataLoader(DataLoader[Any]):
     # a generator is all that a ``for`` needs
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         try:
-            for number, batch in enumerate(super().__iter__()):
+            # it draws a seed for workers, in a resumed run of several loaders perhaps within a step
+            with torch.random.fork_rng(devices=[]):
+                batches = super().__iter__()
+            for number, batch in enumerate(batches):
                 if self.before_batch is not None:
                     self.before_batch(number)
                 yield batch

@@ -64,7 +64,7 @@ class Resumable(Restorable):
 
     loggers: NotRequired[dict[str, dict[str, _Count | list[str]]]]
     should_stop: bool
-    newest_metrics: dict[str, float]
+    newest_metrics: dict[str, Tensor | float]
 
 
 def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Checkpoint) -> None:
