@@ -109,8 +109,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             return
         if self.config.split == "all":
             raise UserError("--calibrate needs a validation set, which --split all does not leave")
-        limit = self.trainer.limit_test_batches
-        if isinstance(limit, int) or limit < 1:  # as by fast_dev_run, too
+        if not self.measures_all("test"):  # as by fast_dev_run, too
             raise UserError(
                 "--calibrate needs all validation images: leave out --trainer.limit_test_batches"
                 " and --trainer.fast_dev_run"

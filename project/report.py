@@ -38,11 +38,13 @@ def main(options: Namespace) -> None:
     from lightkeeper.images import ImageDataModule
 
     from project.analysis.evaluation import evaluate_split
-    from project.analysis.files import write_whole
+    from project.analysis.files import require_of_kind, write_whole
     from project.analysis.page import image_sections, render
     from project.model import ImageClassifier
 
     run = Path(options.run).absolute()
+    page = Path(options.output or run / "report.html")
+    require_of_kind(page, ".html")
     metrics = read_metrics(run)
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
@@ -65,7 +67,6 @@ def main(options: Namespace) -> None:
         measured = calibrated(metrics["test"], model.thresholds or {})
     if "temperature" in model.about:  # the run's own are of before the calibration
         metrics["test"] = measured
-    page = Path(options.output or run / "report.html")
     if options.output is None and page.is_symlink():
         page.unlink()  # perhaps to elsewhere, if the run is not yours
     write_whole(

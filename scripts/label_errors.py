@@ -1,9 +1,9 @@
 """Finds labels that are probably wrong, after scripts/folds.py: ``python scripts/label_errors.py runs/NAME``; needs cleanlab.
 
 Writes ``label_errors.csv`` (path, label, suggested), the most suspicious first, and ``label_errors.jpg`` of the first 40. Look at the
-images, and delete the lines whose label is right. ``python scripts/label_errors.py runs/NAME labels.csv`` then writes a CSV of all images
-with the labels that are left corrected, for ``--data labels.csv``. ``outliers.csv`` (path, label, score) and
-``outliers.jpg`` have the 40 images that look least like any class.
+images, and delete the lines whose label is right. ``python scripts/label_errors.py runs/NAME corrected.csv`` then writes a CSV of all
+images with the labels that are left corrected, for ``--data corrected.csv``, without columns of splits and groups. ``outliers.csv``
+(path, label, score) and ``outliers.jpg`` have the 40 images that look least like any class.
 
 By confident learning (Northcutt et al., 2021, https://arxiv.org/abs/1911.00068): labels that out-of-fold predictions contradict.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from folds import COLUMNS, FILE
+from lightkeeper.cli import run_command
+from lightkeeper.exact import UserError
 from lightkeeper.images import Preprocessing, prepare
 
 from project.analysis.plots import image_grid
@@ -31,6 +33,8 @@ WHOLE: Preprocessing = {
 
 def read(folder: Path) -> tuple[list[dict[str, str]], list[str], np.ndarray]:
     """Reads ``out_of_fold.csv``: its rows, the names of the classes, and their probabilities, float (N, classes)."""
+    if not (folder / FILE).is_file():
+        raise UserError(f"'{folder}' has no {FILE}: cross-validate first, by scripts/folds.py")
     with open(folder / FILE, newline="") as file:
         rows = list(csv.DictReader(file))
     columns = [column for column in rows[0] if column not in COLUMNS]
@@ -38,13 +42,12 @@ def read(folder: Path) -> tuple[list[dict[str, str]], list[str], np.ndarray]:
     return rows, [column.removeprefix("probability_") for column in columns], shares
 
 
-def find(folder: Path) -> list[list[str]]:
+def find(rows: list[dict[str, str]], names: list[str], shares: np.ndarray) -> list[list[str]]:
     """Finds suspicious labels: path, label and the class that is most probable instead."""
     try:
         from cleanlab.filter import find_label_issues
     except ModuleNotFoundError:
         sys.exit('error: this needs a package: pip install --editable ".[labels]"')
-    rows, names, shares = read(folder)
     labels = [names.index(row["true_label"]) for row in rows]
     ranked = find_label_issues(np.array(labels), shares, return_indices_ranked_by="self_confidence")
     return [
@@ -52,11 +55,10 @@ def find(folder: Path) -> list[list[str]]:
     ]
 
 
-def outliers(folder: Path) -> list[list[str]]:
+def outliers(rows: list[dict[str, str]], names: list[str], shares: np.ndarray) -> list[list[str]]:
     """Finds the images that least resemble a class: path, label and a score, 0 for the most unusual, by their predictions."""
     from cleanlab.outlier import OutOfDistribution
 
-    rows, names, shares = read(folder)
     labels = np.array([names.index(row["true_label"]) for row in rows])
     scores = OutOfDistribution().fit_score(pred_probs=shares, labels=labels, verbose=False)
     return [
@@ -72,6 +74,14 @@ def draw(paths: Iterable[str | Path], titles: list[str], output: Path) -> None:
     )
 
 
+def require_new(path: Path) -> None:
+    """Refuses a file that is there, as what people have changed in it would be lost."""
+    if path.exists():
+        raise UserError(f"'{path}' is there already; name another file, or remove it")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"there is no folder for '{path}'")
+
+
 def write(path: Path, columns: list[str], rows: list[list[str]]) -> None:
     """Writes a CSV."""
     with open(path, "w", newline="") as file:
@@ -82,18 +92,22 @@ def write(path: Path, columns: list[str], rows: list[list[str]]) -> None:
 def main(folder: Path, corrected: str | None = None) -> None:
     """Lists what is suspicious; or corrects what the list has."""
     if corrected is not None:
+        require_new(Path(corrected))
+        if not (folder / FOUND).is_file():
+            raise UserError(f"'{folder}' has no {FOUND}: find them first, without '{corrected}'")
         with open(folder / FOUND, newline="") as file:
             changes = {row["path"]: row["suggested"] for row in csv.DictReader(file)}
-        rows = [
-            [row["path"], changes.get(row["path"], row["true_label"])] for row in read(folder)[0]
-        ]
+        known, *_ = read(folder)
+        rows = [[row["path"], changes.get(row["path"], row["true_label"])] for row in known]
         write(Path(corrected), ["path", "label"], rows)
         return
-    found = find(folder)
+    out_of_fold = read(folder)
+    require_new(folder / FOUND)
+    found = find(*out_of_fold)
     write(folder / FOUND, ["path", "label", "suggested"], found)
     titles = [f"{label}\n{suggested}?" for _, label, suggested in found[:SHOWN]]
     draw((path for path, *_ in found[:SHOWN]), titles, folder / FOUND)
-    unusual = outliers(folder)
+    unusual = outliers(*out_of_fold)
     write(folder / OUTLIERS, ["path", "label", "score"], unusual)
     draw(
         (path for path, *_ in unusual),
@@ -104,5 +118,5 @@ def main(folder: Path, corrected: str | None = None) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        sys.exit("usage: python scripts/label_errors.py runs/NAME [labels.csv]")
-    main(Path(sys.argv[1]), *sys.argv[2:])
+        sys.exit("usage: python scripts/label_errors.py runs/NAME [corrected.csv]")
+    run_command(lambda: main(Path(sys.argv[1]), *sys.argv[2:]))

@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, NamedTuple
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
+
+from lightkeeper.cli import run_command
+from lightkeeper.exact import UserError
 
 PATIENCE = 120.0  # seconds
 
@@ -34,6 +37,8 @@ def ask(url: str, body: bytes) -> Answer:
             return Answer(response.status, json.load(response), time.perf_counter() - start)
     except HTTPError as error:
         return Answer(error.code, None, time.perf_counter() - start)
+    except (URLError, ValueError) as error:
+        raise UserError(f"'{url}' does not answer ({error}); start serve.py first") from error
 
 
 def body_of(path: Path) -> bytes:
@@ -77,6 +82,8 @@ def main(args: list[str]) -> int:
         for file in sorted(options.folder.rglob("*"))
         if file.suffix.lower() in (".jpg", ".jpeg", ".png")
     ]
+    if not files:
+        raise UserError(f"there are no images in '{options.folder}'")
     found, wrong, seconds = load(options.url, files[:50], options.requests, options.concurrency)
     statuses = Counter(answer.status for answer in found)
     served = sorted(answer.seconds for answer in found if answer.status == 200)
@@ -94,4 +101,4 @@ def main(args: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command(lambda: main(sys.argv[1:]))

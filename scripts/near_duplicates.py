@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from label_errors import WHOLE, draw
+from label_errors import WHOLE, draw, require_new
+from lightkeeper.cli import run_command
 from lightkeeper.exact import UserError
 from lightkeeper.images import Preprocessing, prepare
 from PIL import Image, ImageOps
@@ -60,6 +61,7 @@ def pairs(hashes: np.ndarray) -> list[tuple[int, int, int]]:
 
 def main(data: str, output: str) -> None:
     """Lists the pairs, and draws the first."""
+    require_new(Path(output))
     module = CSVDataModule(data) if Path(data).is_file() else FolderDataModule(data)
     images = [(file.path, file.label, file.split) for file in module.files()]
     hashed = [(image, views) for image in images if (views := bits(image[0]))]
@@ -80,4 +82,4 @@ def main(data: str, output: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: python scripts/near_duplicates.py DATA pairs.csv")
-    main(*sys.argv[1:])
+    run_command(lambda: main(*sys.argv[1:]))

@@ -153,6 +153,12 @@ def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
         label(checkpoint, tmp_path / "photos", "--coverage=0.8")
     with pytest.raises(UserError, match="--calibrate needs all validation images"):
         evaluate(f"{checkpoint}", "--calibrate", "--trainer.limit_test_batches=1")
+    written = checkpoint.with_suffix(".test.metrics.json")
+    evaluate(f"{checkpoint}", "--trainer.fast_dev_run=true")
+    assert not written.exists()
+    assert "some of the images: written to no file without --output" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"limit_val_batches.* must be above 0"):
+        evaluate(f"{checkpoint}", "--split=val", "--trainer.limit_val_batches=0")
     checkpoint.chmod(0o444)
     with pytest.raises(UserError, match="is read-only"):
         evaluate(f"{checkpoint}", "--calibrate")
@@ -344,6 +350,10 @@ def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     output = f"--output={tmp_path / 'no' / 'page.html'}"
     for command in (lambda: report_of(tiny_run, output), lambda: evaluate(f"{checkpoint}", output)):
         assert "parent directory does not exist" in one_line(command, capsys)
+    output = f"--output={tiny_run / 'metrics.json'}"
+    assert "is there already, and no .html file" in one_line(
+        lambda: report_of(tiny_run, output), capsys
+    )
 
 
 def test_what_is_exported_is_measured_by_a_command_that_the_error_names(tmp_path):

@@ -146,6 +146,11 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, workplac
         assert whole.startswith(out.read_bytes())
         counts.add(len(done))
     assert counts == {*range(13)}
+    for text in ("my only note", "x" * 200_000, "path,label\n"):
+        out.write_text(text)
+        with pytest.raises(UserError, match="has other rows or columns"):
+            resume_rows(out, header)
+        assert out.read_text() == text
     out.write_text("".join(lines[:7]) + lines[7][:9])  # five rows are whole
     with pytest.raises(UserError, match="--overwrite replaces it"):
         label(*options)

@@ -4,11 +4,12 @@ pip install gradio
 python examples/deploy/demo.py runs/NAME/checkpoints/best.ckpt
 """
 
-import sys
 from pathlib import Path
 
 import gradio
 import torch
+from lightkeeper.cli import CommandParser, run_command
+from lightkeeper.exact import UserError
 from lightkeeper.images import FileDataset
 from PIL import Image
 
@@ -23,8 +24,13 @@ def page(checkpoint, photo=None):
     model = ImageClassifier.load_from_checkpoint(checkpoint).eval()
 
     def classify(path):
-        image = FileDataset([Path(path)], torch.tensor([0]), model.preprocessing).image(0)
-        (prediction,) = model.predict_files([path])
+        if path is None:
+            raise gradio.Error("choose a photo first")
+        try:
+            image = FileDataset([Path(path)], torch.tensor([0]), model.preprocessing).image(0)
+            (prediction,) = model.predict_files([path])
+        except UserError as error:
+            raise gradio.Error(str(error)) from error
         try:
             seen = overlay(image, grad_cam(model, image[None])[0]).permute(1, 2, 0).numpy()
         except ValueError as error:  # of a network with a class token
@@ -44,5 +50,12 @@ def page(checkpoint, photo=None):
     )
 
 
+def main(options):
+    """Shows the page until it is stopped."""
+    page(options.checkpoint).launch()
+
+
 if __name__ == "__main__":
-    page(sys.argv[1]).launch()
+    parser = CommandParser(prog="demo.py", description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoint", type=str, help="The checkpoint.")
+    run_command(lambda: main(parser.parse_args()))

@@ -22,7 +22,10 @@ from project.model import ImageClassifier
 
 def measure(path, model, data):
     """Classifies the test images one by one; returns the metrics, and the seconds of each."""
-    session = onnxruntime.InferenceSession(str(path))
+    try:
+        session = onnxruntime.InferenceSession(str(path))
+    except Exception as error:  # it raises many kinds
+        raise UserError(f"'{path}' cannot be opened ({str(error).splitlines()[0]})") from error
     if json.loads(session.get_modelmeta().custom_metadata_map["class_names"]) != model.class_names:
         raise UserError(f"'{path}' has other classes than the checkpoint", "files")
     takes_photos = isinstance(session.get_inputs()[0].shape[2], str)

@@ -5,16 +5,22 @@ python examples/deploy/write_checks.py runs/NAME/checkpoints/best.ckpt PHOTOS
 
 import base64
 import json
-import sys
 from pathlib import Path
 
+from lightkeeper.cli import CommandParser, run_command
+from lightkeeper.exact import UserError
 from prepare import open_photo, pixels
 
 from project.model import ImageClassifier
 
-model = ImageClassifier.load_from_checkpoint(sys.argv[1])
-paths = sorted(path for path in Path(sys.argv[2]).rglob("*") if path.is_file())
-with open("checks.jsonl", "w") as file:
+
+def main(options):
+    """Writes a line for each photo, once all are labelled."""
+    model = ImageClassifier.load_from_checkpoint(options.checkpoint)
+    paths = sorted(path for path in options.photos.rglob("*") if path.is_file())
+    if not paths:
+        raise UserError(f"there are no photos in '{options.photos}'")
+    lines = []
     for path, prediction in zip(paths, model.predict_files(paths), strict=True):
         image = pixels(open_photo(path.read_bytes()))[None]
         check = {
@@ -22,4 +28,12 @@ with open("checks.jsonl", "w") as file:
             "pixels": base64.b64encode(image.tobytes()).decode(),
             "probabilities": [*prediction.probabilities.values()],
         }
-        file.write(json.dumps(check) + "\n")
+        lines.append(json.dumps(check) + "\n")
+    Path("checks.jsonl").write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    parser = CommandParser(prog="write_checks.py", description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoint", type=str, help="The checkpoint.")
+    parser.add_argument("photos", type=Path, help="A folder of photos.")
+    run_command(lambda: main(parser.parse_args()))

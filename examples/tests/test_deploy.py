@@ -122,6 +122,12 @@ def test_the_file_is_checked_by_onnx_runtime_and_numpy_alone(place):
     command = [sys.executable, "-c", guard + (DEPLOY / "check.py").read_text()]
     found = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
     assert found.stdout.startswith("3 of 3 agree")
+    about = onnxruntime.InferenceSession(place / "model.onnx").get_modelmeta().custom_metadata_map
+    check = json.loads(about["checks"])[0]
+    no_number = json.dumps(check | {"probabilities": [float("nan")] * len(NAMES)})
+    for lines in ("", no_number):
+        (place / "wrong.jsonl").write_text(lines)
+        assert subprocess.run([*command, "wrong.jsonl"], cwd=place).returncode == 1, lines
 
 
 def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):

@@ -44,7 +44,8 @@ def replaced_by(workplace, monkeypatch):
         assert [path.name for path in Path().glob("*served*")] == ["served.ckpt"]
         return code == 0
 
-    monkeypatch.setattr(retrain, "run_apart", in_this_process)
+    monkeypatch.setattr("retrain.run_apart", in_this_process)
+    monkeypatch.setattr("training.run_apart", in_this_process)
     return train
 
 

@@ -18,6 +18,7 @@ from warnings import catch_warnings
 import folds
 import imagenet_recipes
 import label_errors
+import load_test
 import near_duplicates
 import numpy as np
 import optuna
@@ -102,11 +103,13 @@ def test_seeds_and_shares_are_trained_once_and_summed_up(workplace, monkeypatch,
         trained.append(fit(*command[3:]).run.path.name)
         return 0
 
-    monkeypatch.setattr("repeat.run_apart", in_this_process)
+    monkeypatch.setattr("training.run_apart", in_this_process)
     options = ["--data=images", "--data.image_size=32", "--data.batch_size=4", *TINY_TRAINER]
     for _ in range(2):  # the second time, all is there
         repeat.main("mine", 2, [0.5, 1], [*options, *QUIET, *SLIM, "--data.num_workers=0"])
     assert trained == ["0.5_0", "0.5_1", "1_0", "1_1"]
+    with pytest.raises(UserError, match=r"'runs/mine/0\.5_0' was trained with other options"):
+        repeat.main("mine", 2, [0.5, 1], [*options, *QUIET, *SLIM])
     half, whole = (line.split() for line in capsys.readouterr().out.splitlines()[-3:-1])
     assert half[:3] == ["runs/mine/0.5_0", "…", "runs/mine/0.5_1"]
     assert int(half[3]) == pytest.approx(int(whole[3]) / 2, abs=12)
@@ -154,7 +157,7 @@ def test_the_recipes_of_imagenet_are_trained_once_and_summed_up(workplace, monke
         trained.append(str(fit(*command[3:]).run.path))
         return 0
 
-    monkeypatch.setattr("repeat.run_apart", in_this_process)
+    monkeypatch.setattr("training.run_apart", in_this_process)
     options = ["--data.batch_size=8", "--data.num_workers=0", "--trainer.max_epochs=2"]
     for seeds_so_far in (1, 2, 2):
         imagenet_recipes.main("images", seeds_so_far, [*options, *QUIET, *ONE_CPU])
@@ -178,7 +181,7 @@ def test_what_the_last_step_of_folds_cannot_do_is_refused_before_the_first(
     workplace, monkeypatch, capsys, option, text
 ):
     make_folder(workplace / "images", {"rose": 4, "tulip": 4})
-    monkeypatch.setattr("folds.run_apart", lambda *_: 0)
+    monkeypatch.setattr("training.run_apart", lambda *_: 0)
     said = one_line(lambda: folds.main("cv", 2, ["--data=images", option]), capsys)
     assert text in said
     assert not Path("runs").exists()
@@ -237,6 +240,36 @@ def test_labels_are_corrected_where_the_list_still_suggests_another(workplace):
     label_errors.main(Path(), "labels.csv")
     labels = {row["path"]: row["label"] for row in rows("labels.csv")}
     assert labels == {"a": "rose", "b": "tulip", "c": "rose"}
+
+
+def test_what_people_may_have_written_is_not_replaced_and_what_is_missing_is_named(workplace):
+    Path("labels.csv").write_text(mine := "path,label,patient\n")
+    Path("label_errors.csv").write_text(mine)
+    header = "path,label,true_label,fold,probability_rose"
+    Path("out_of_fold.csv").write_text(f"{header}\na,rose,rose,1,1.0\n")
+    for call in (
+        lambda: label_errors.main(Path(), "labels.csv"),
+        lambda: label_errors.main(Path()),
+        lambda: near_duplicates.main(".", "labels.csv"),
+    ):
+        with pytest.raises(UserError, match=r"is there already; name another file, or remove it"):
+            call()
+    assert Path("labels.csv").read_text() == Path("label_errors.csv").read_text() == mine
+    with pytest.raises(UserError, match=r"there is no folder for 'nowhere/pairs.csv'"):
+        near_duplicates.main(".", "nowhere/pairs.csv")
+    with pytest.raises(UserError, match=r"'cv' has no label_errors.csv: find them first"):
+        label_errors.main(Path("cv"), "new.csv")
+    with pytest.raises(UserError, match=r"'cv' has no out_of_fold.csv: cross-validate first"):
+        label_errors.main(Path("cv"))
+
+
+def test_a_load_needs_images_and_a_server(workplace):
+    with pytest.raises(UserError, match=r"there are no images in '\.'"):
+        load_test.main(["http://127.0.0.1:9", "."])
+    Path("a.jpg").write_bytes(b"")
+    for url in ("http://127.0.0.1:9", "127.0.0.1:9"):
+        with pytest.raises(UserError, match=f"'{url}' does not answer"):
+            load_test.main([url, "."])
 
 
 def is_running(pid: int) -> bool:

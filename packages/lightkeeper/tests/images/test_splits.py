@@ -169,6 +169,7 @@ def test_over_the_folds_each_image_is_tested_once_and_stays_where_it_is(tmp_path
 @cases(
     "folders options message",
     ({}, {"folds": 1}, "folds: must be at least 2, got 1"),
+    ({}, {"folds": 10**20}, f"class 'a' has 9 images or groups, too few for {10**20} folds"),
     ({}, {"folds": 3, "fold": 4}, "fold: must be at most folds, 3, got 4"),
     ({}, {"fold": 2}, "fold: must be at most folds, 1, got 2"),
     ({}, {"group": "image ([0-9]+)_"}, r"'image \(\[0-9\]\+\)_' finds nothing in 'a/image"),

@@ -9,7 +9,7 @@ from jsonargparse.typing import Path_fc
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..exact._errors import UserError, listed
+from ..exact._errors import UserError, listed, require
 from ..exact._files import write_text
 from ..images._checkpoint import ABOUT, About, DescribedCheckpointIO, read_checkpoint
 from ..images._checkpoints import (
@@ -31,6 +31,12 @@ from ._command import Command
 from ._command_line import CommandLine
 from ._entry import run_command
 from ._folder import Metrics
+
+_LIMITS = {
+    "val": "limit_val_batches",
+    **dict.fromkeys(("test", "all"), "limit_test_batches"),
+}
+"""Options of the trainer that leave out images of a split."""
 
 
 class EvaluateCommand(Command):
@@ -148,6 +154,7 @@ class EvaluateCommand(Command):
                 raise UserError("--split all takes image files; name a folder or a CSV with --data")
             self.datamodule.test_on_all()
         self.require_unseen(split)
+        require(getattr(self.trainer, _LIMITS[split]) != 0, _LIMITS[split], 0, "above 0")
         self.before_measuring()
         evaluate = self.trainer.validate if split == "val" else self.trainer.test
         evaluate(self.model, datamodule=self.datamodule, verbose=False)
@@ -164,12 +171,21 @@ class EvaluateCommand(Command):
             "split": split,
             **measured(self.trainer, self.model).get("val" if split == "val" else "test", {}),
         }
-        output = self.config.output or Path(checkpoint).with_suffix(f".{split}.metrics.json")
+        output = self.config.output
+        if output is None and self.measures_all(split):
+            output = Path(checkpoint).with_suffix(f".{split}.metrics.json")
         try:
             self.show_results(metrics, split)
         finally:  # also if nobody reads on, as head
-            write_text(output, json.dumps(metrics, indent=2, default=str) + "\n")
-        self.say(f"\n  written to {output}")
+            if output is not None:
+                write_text(output, json.dumps(metrics, indent=2, default=str) + "\n")
+        written = "some of the images: written to no file without --output"
+        self.say(f"\n  {written if output is None else f'written to {output}'}")
+
+    def measures_all(self, split: str) -> bool:
+        """Returns False if an option limits the batches of an evaluation."""
+        limit = getattr(self.trainer, _LIMITS[split])
+        return isinstance(limit, float) and limit == 1
 
     def _require_fitting_data(self) -> None:
         """Refuses classes, image sizes and fits other than in training."""

@@ -17,7 +17,13 @@ from ._metric_states import State, States, cpu_copies, gather, load_metrics, sav
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
 from ._training import Numbers, convert_to_double, numbers_of, restore_numbers
-from ._upstream import correct_progress, remember_saving, reopen_epoch, validated_in
+from ._upstream import (
+    correct_progress,
+    reopen_epoch,
+    restore_steps_saved,
+    steps_saved,
+    validated_in,
+)
 from ._upstream_loop import forget_epoch, logged_metrics, make_exact
 
 _GRADIENTS = "gradients"
@@ -26,6 +32,7 @@ _LOGGERS = "loggers"
 _METRICS = "newest_metrics"
 _SHOULD_STOP = "should_stop"
 _STATES = "metric_states"
+_STEPS_SAVED = "steps_saved"
 _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
 
@@ -116,8 +123,6 @@ class LastCheckpoint(Callback):
         self._restore_metrics(trainer, pl_module)
         restore_numbers(trainer, self._numbers)
         self._numbers = []
-        if self._validated and self._logged is None:
-            remember_saving(trainer)
         if self._gradients:
             own = self._gradients[trainer.global_rank % len(self._gradients)]
             for name, parameter in pl_module.named_parameters():
@@ -162,6 +167,7 @@ class LastCheckpoint(Callback):
         checkpoint[_LOGGERS] = save_loggers(trainer)
         checkpoint[_STATES] = save_metrics(pl_module)
         checkpoint[_SHOULD_STOP] = trainer.should_stop
+        checkpoint[_STEPS_SAVED] = steps_saved(trainer)
         if not self._is_saving:
             checkpoint[_LOGGED] = logged_metrics(trainer)
         elif not pl_module.automatic_optimization:
@@ -183,6 +189,7 @@ class LastCheckpoint(Callback):
         self._logged = checkpoint.get(_LOGGED)
         self._gradients = checkpoint.get(_GRADIENTS, [])
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
+        restore_steps_saved(trainer, checkpoint.get(_STEPS_SAVED, {}))
         trainer.should_stop = checkpoint.get(_SHOULD_STOP, False)
         is_done = 0 <= trainer.max_steps <= checkpoint["global_step"]
         if not (trainer.should_stop or is_done):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # none of them is needed for ``--help``
 _LIGHTNING = "lightning.pytorch"
 _SIGNALS = f"{_LIGHTNING}.trainer.connectors.signal_connector"
 _EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
+_STEP_SAVED = "_last_global_step_saved"
 _RESULTS = f"{_LIGHTNING}.trainer.connectors.logger_connector.result"
 
 # the first 12 digits of BLAKE2b of the sources in lightning 2.6.6 and torch 2.14.1
@@ -44,7 +45,7 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
     # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
-    # remember_saving: or a batch without a step saves once more
+    # steps_saved: or a batch without a step saves once more
     f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint._should_skip_saving_checkpoint": "c5eab31530c7",
     # begins_again: its mode, of which it has no public name
     f"{_LIGHTNING}.utilities.combined_loader:CombinedLoader.__init__": "43088910b69d",
@@ -166,11 +167,18 @@ def set_update_count(metric: Metric, count: int) -> None:
     metric._update_count = count
 
 
-def remember_saving(trainer: Trainer) -> None:
-    """Tells callbacks in which step they have saved, which their states leave out."""
+def steps_saved(trainer: Trainer) -> dict[str, int]:
+    """Returns the step in which each ModelCheckpoint saved last, which its state leaves out."""
+    callbacks = {callback.state_key: callback for callback in trainer.checkpoint_callbacks}
+    steps = {key: getattr(part, _STEP_SAVED, None) for key, part in callbacks.items()}
+    return {key: step for key, step in steps.items() if step is not None}
+
+
+def restore_steps_saved(trainer: Trainer, steps: dict[str, int]) -> None:
+    """Restores what :func:`steps_saved` has returned."""
     for callback in trainer.checkpoint_callbacks:
-        if hasattr(callback, "_last_global_step_saved"):  # a ModelCheckpoint
-            callback._last_global_step_saved = trainer.global_step
+        if callback.state_key in steps:
+            setattr(callback, _STEP_SAVED, steps[callback.state_key])
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]

@@ -56,6 +56,7 @@ class Restorable(TypedDict):
     callbacks: dict[str, object]
     optimizer_states: list[dict[str, object]]
     lr_schedulers: list[dict[str, object]]
+    steps_saved: NotRequired[dict[str, _Count]]
     metric_states: NotRequired[list[dict[str, dict[str, Tensor]]]]
 
 

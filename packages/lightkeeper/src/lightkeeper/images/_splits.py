@@ -96,6 +96,10 @@ def grouped_split(
     for label, of_class in sorted(members.items(), key=lambda item: len(item[1])):
         names = sorted(of_class)
         cut = fractions
+        if folds > len(names):
+            raise UserError(
+                f"class '{label}' has {len(names)} images or groups, too few for {folds} folds"
+            )
         if folds > 1:
             test, *others = fractions
             parts = {f"fold {number}": 1 / folds for number in range(1, folds)}
