@@ -91,7 +91,7 @@ def _survey(options: Namespace, facts: dict[str, Any]) -> None:
     if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
         data = CSVDataModule(options.source, **given)
     elif of_tables := given.keys() & _OF_TABLES:
-        raise UserError(f"requires a CSV, but '{options.source}' is none", min(of_tables))
+        raise UserError(f"--{min(of_tables)}: requires a CSV, but '{options.source}' is none")
     else:
         data = FolderDataModule(options.source, **given)
     facts |= data.survey() | {"layout": data.layout}

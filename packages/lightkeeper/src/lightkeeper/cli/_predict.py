@@ -228,10 +228,11 @@ def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[st
     is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
     csv.writer(first := io.StringIO(newline=""), lineterminator="\n").writerow(header)
     is_ours = first.getvalue().startswith(text[: len(first.getvalue())])
-    rows: list[list[str]] = []
-    with suppress(csv.Error):  # of fields that are too long to be ours
+    try:
         rows = list(csv.reader(io.StringIO(text, newline="")))[: -1 if is_cut else None]
-    if not is_ours or {*map(len, rows)} - {len(header)} or (text and not (rows or is_cut)):
+    except csv.Error:  # of a field that is too long to be ours
+        rows = [[]]
+    if not is_ours or {*map(len, rows)} - {len(header)}:
         raise UserError(
             f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
         )
