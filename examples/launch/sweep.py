@@ -90,6 +90,9 @@ def search(folder: Path, trials: int, seed: int, options: list[str]) -> optuna.S
         load_if_exists=True,
         pruner=PRUNER,
     )
+    if study.trials and study.user_attrs.get("options", options) != options:
+        raise UserError(f"'{folder}' has trials of other options; give the same, or another --name")
+    study.set_user_attr("options", options)
     for stopped in study.get_trials(states=[TrialState.RUNNING]):
         name = stopped.user_attrs.get("run", f"trial_{stopped.number:03d}")
         study.enqueue_trial(stopped.params, user_attrs={"run": name})

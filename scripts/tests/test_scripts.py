@@ -336,6 +336,8 @@ def test_a_trial_that_was_stopped_before_it_could_save_is_no_failure(workplace):
     assert ended.value.code == 75
     assert sweep(run_apart=trained).best_value == 0.5
     assert [trial.state.name for trial in trials()] == ["FAIL", "COMPLETE"]  # the second again
+    with pytest.raises(UserError, match="has trials of other options"):
+        sweep("--trials=2", "--trainer.max_epochs=3", run_apart=trained)
 
 
 def test_a_second_sweep_of_one_name_is_refused_in_one_line(workplace, capsys):

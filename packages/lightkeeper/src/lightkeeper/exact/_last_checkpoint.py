@@ -16,7 +16,7 @@ from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import State, States, cpu_copies, gather, load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
-from ._training import Numbers, convert_to_double, numbers_of, restore_numbers
+from ._training import convert_to_double, restore_numbers
 from ._upstream import (
     correct_progress,
     reopen_epoch,
@@ -95,7 +95,7 @@ class LastCheckpoint(Callback):
         self._validated: dict[str, object] = {}  # in a checkpoint that training resumes from
         self._metrics: State = {}
         self._states: list[States] | None = None
-        self._numbers: list[Numbers] = []
+        self._optimizers: list[Checkpoint] = []
         self._logged: list[str] | None = None  # where the checkpoint may be of an epoch's end
         self._gradients: list[State] = []
         self._is_saving = False
@@ -121,8 +121,8 @@ class LastCheckpoint(Callback):
         if not self._validated:
             begin_anew(trainer)
         self._restore_metrics(trainer, pl_module)
-        restore_numbers(trainer, self._numbers)
-        self._numbers = []
+        restore_numbers(trainer, self._optimizers)
+        self._optimizers = []
         if self._gradients:
             own = self._gradients[trainer.global_rank % len(self._gradients)]
             for name, parameter in pl_module.named_parameters():
@@ -185,7 +185,7 @@ class LastCheckpoint(Callback):
         # of a checkpoint from before this callback, there are none
         self._metrics = checkpoint.get(_METRICS, {})  # Lightning clears the trainer's before
         self._states = checkpoint.get(_STATES, [])  # Lightning casts the module's afterwards
-        self._numbers = numbers_of(checkpoint)
+        self._optimizers = checkpoint.get("optimizer_states", [])
         self._logged = checkpoint.get(_LOGGED)
         self._gradients = checkpoint.get(_GRADIENTS, [])
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))

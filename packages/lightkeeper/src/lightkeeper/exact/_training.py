@@ -13,8 +13,9 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from ._checkpoint_io import Checkpoint
-from ._metric_states import State
 from ._upstream import average_of, callbacks_of, follow_until_averaging
+
+_OF_METRICS = {HalfPrecision: torch.float32, DoublePrecision: torch.float64}
 
 
 def convert_to_double(trainer: Trainer, module: LightningModule) -> None:
@@ -23,36 +24,13 @@ def convert_to_double(trainer: Trainer, module: LightningModule) -> None:
         trainer.precision_plugin.convert_module(module)
 
 
-_OF_METRICS = {HalfPrecision: torch.float32, DoublePrecision: torch.float64}
-Numbers = dict[int, State]
-"""States of an optimizer by the place of their parameter."""
-
-
-def numbers_of(checkpoint: Checkpoint) -> list[Numbers]:
-    """Returns what optimizers keep in another type than the weights, by the parameter's place.
-
-    Torch casts it to the type of the weights when it loads it.
-    """
-    weights = [x for x in checkpoint["state_dict"].values() if isinstance(x, Tensor)]
-    types = {x.dtype for x in weights if x.is_floating_point()}
-    return [
-        {
-            place: {
-                n: x for n, x in state.items() if isinstance(x, Tensor) and x.dtype not in types
-            }
-            for place, state in saved["state"].items()
-        }
-        for saved in checkpoint.get("optimizer_states", [])
-    ]
-
-
-def restore_numbers(trainer: Trainer, numbers: list[Numbers]) -> None:
-    """Gives optimizers what :func:`numbers_of` has found, as it was saved."""
-    for optimizer, states in zip(trainer.optimizers, numbers, strict=False):
+def restore_numbers(trainer: Trainer, saved: Sequence[Checkpoint]) -> None:
+    """Gives optimizers what torch has cast to the type of the weights when it loaded their states."""
+    for optimizer, states in zip(trainer.optimizers, saved, strict=False):
         for place, parameter in enumerate(p for g in optimizer.param_groups for p in g["params"]):
             now = optimizer.state.get(parameter, {})
-            for name, value in states.get(place, {}).items():
-                if isinstance(now.get(name), Tensor):
+            for name, value in states["state"].get(place, {}).items():
+                if isinstance(value, Tensor) and value.dtype != now[name].dtype:
                     now[name] = value.to(now[name].device)
 
 
