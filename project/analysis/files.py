@@ -9,7 +9,9 @@ from lightkeeper.exact import UserError
 def require_of_kind(path: Path, suffix: str) -> None:
     """Refuses to replace a file of another kind, such as an image or a run's metrics."""
     if path.exists() and path.suffix.lower() != suffix:
-        raise UserError(f"'{path}' is there already, and no {suffix} file; name another", "output")
+        raise UserError(
+            f"'{path}' is there already, and no {suffix} file; name another", "--output"
+        )
 
 
 def write_whole(path: Path, content: bytes) -> None:
