@@ -9,6 +9,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+import yaml
 from nbclient import NotebookClient
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
@@ -95,7 +96,10 @@ def test_every_cell_runs_in_jupyter_and_draws_without_a_warning(
         monkeypatch.setenv(folder, str(tmp_path / folder))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("CHECKPOINT", str(tiny_run / "checkpoints" / "best.ckpt"))
-    monkeypatch.setenv("RUNS", f"{tiny_run} {shutil.copytree(tiny_run, tmp_path / 'again')}")
+    other = Path(shutil.copytree(tiny_run, tmp_path / "other"))
+    config = yaml.safe_load((other / "config.yaml").read_text()) | {"seed_everything": 1}
+    (other / "config.yaml").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("RUNS", f"{tiny_run} {other}")
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     resources = {"metadata": {"path": str(NOTEBOOKS)}}
     NotebookClient(notebook, timeout=300, resources=resources).execute()
