@@ -32,12 +32,6 @@ from ._command_line import CommandLine
 from ._entry import run_command
 from ._folder import Metrics
 
-_LIMITS = {
-    "val": "limit_val_batches",
-    **dict.fromkeys(("test", "all"), "limit_test_batches"),
-}
-"""Options of the trainer that leave out images of a split."""
-
 
 class EvaluateCommand(Command):
     """Measures a checkpoint on its own data, or on other images of its classes.
@@ -154,9 +148,11 @@ class EvaluateCommand(Command):
                 raise UserError("--split all takes image files; name a folder or a CSV with --data")
             self.datamodule.test_on_all()
         self.require_unseen(split)
-        require(getattr(self.trainer, _LIMITS[split]) != 0, _LIMITS[split], 0, "above 0")
+        stage = "val" if split == "val" else "test"
+        limit = f"limit_{stage}_batches"
+        require(getattr(self.trainer, limit) != 0, limit, 0, "above 0")
         self.before_measuring()
-        evaluate = self.trainer.validate if split == "val" else self.trainer.test
+        evaluate = self.trainer.validate if stage == "val" else self.trainer.test
         evaluate(self.model, datamodule=self.datamodule, verbose=False)
         if not self.trainer.is_global_zero:
             return
@@ -169,10 +165,10 @@ class EvaluateCommand(Command):
                 "init_args": remembered(self.datamodule.hparams)[0],
             },
             "split": split,
-            **measured(self.trainer, self.model).get("val" if split == "val" else "test", {}),
+            **measured(self.trainer, self.model).get(stage, {}),
         }
         output = self.config.output
-        if output is None and self.measures_all(split):
+        if output is None and self.measures_all(stage):
             output = Path(checkpoint).with_suffix(f".{split}.metrics.json")
         try:
             self.show_results(metrics, split)
@@ -182,9 +178,9 @@ class EvaluateCommand(Command):
         written = "some of the images: written to no file without --output"
         self.say(f"\n  {written if output is None else f'written to {output}'}")
 
-    def measures_all(self, split: str) -> bool:
-        """Returns False if an option limits the batches of an evaluation."""
-        limit = getattr(self.trainer, _LIMITS[split])
+    def measures_all(self, stage: str) -> bool:
+        """Returns False if an option limits the batches of ``val`` or ``test``."""
+        limit = getattr(self.trainer, f"limit_{stage}_batches")
         return isinstance(limit, float) and limit == 1
 
     def _require_fitting_data(self) -> None:

@@ -227,7 +227,8 @@ def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[st
         text = file.read()
     is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
     csv.writer(first := io.StringIO(newline=""), lineterminator="\n").writerow(header)
-    is_ours = first.getvalue().startswith(text[: len(first.getvalue())])
+    begin = first.getvalue()
+    is_ours = begin.startswith(text[: len(begin)])
     try:
         rows = list(csv.reader(io.StringIO(text, newline="")))[: -1 if is_cut else None]
     except csv.Error:  # of a field that is too long to be ours

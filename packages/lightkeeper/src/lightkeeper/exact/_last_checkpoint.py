@@ -117,7 +117,7 @@ class LastCheckpoint(Callback):
     on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restores the newest metrics, or begins the files of loggers anew; starts the clock."""
+        """Restores what Lightning and torch cast as they load, or begins loggers' files anew."""
         if not self._validated:
             begin_anew(trainer)
         self._restore_metrics(trainer, pl_module)
@@ -196,7 +196,7 @@ class LastCheckpoint(Callback):
             reopen_epoch(checkpoint)
 
     def _restore_metrics(self, trainer: Trainer, module: LightningModule) -> None:
-        # numbers of a checkpoint from before
+        # a checkpoint from before has numbers
         metrics = {name: torch.as_tensor(value) for name, value in self._metrics.items()}
         trainer.callback_metrics.update(metrics)
         self._metrics = {}

@@ -169,9 +169,11 @@ def set_update_count(metric: Metric, count: int) -> None:
 
 def steps_saved(trainer: Trainer) -> dict[str, int]:
     """Returns the step in which each ModelCheckpoint saved last, which its state leaves out."""
-    callbacks = {callback.state_key: callback for callback in trainer.checkpoint_callbacks}
-    steps = {key: getattr(part, _STEP_SAVED, None) for key, part in callbacks.items()}
-    return {key: step for key, step in steps.items() if step is not None}
+    return {
+        callback.state_key: getattr(callback, _STEP_SAVED)
+        for callback in trainer.checkpoint_callbacks
+        if hasattr(callback, _STEP_SAVED)
+    }
 
 
 def restore_steps_saved(trainer: Trainer, steps: dict[str, int]) -> None:
