@@ -96,9 +96,8 @@ def beside(place):
     return place
 
 
-@pytest.mark.parametrize(
-    "script", ["onnx_runtime.py", pytest.param("plain_torch.py", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["onnx_runtime.py", "plain_torch.py"])
 def test_a_photo_is_labelled_without_this_project(beside, photos, script):
     guard = 'import sys\nsys.modules["project"] = sys.modules["lightning"] = None  # importing them would raise\n'
     command = [sys.executable, "-c", guard + (DEPLOY / script).read_text()]
@@ -117,6 +116,7 @@ def test_thresholds_choose_the_answer_and_of_several_labels_all():
     assert answers([0.6, 0.4, 0.7], {"has_one_class": "false"}) == [0, 2]
 
 
+@pytest.mark.slow
 def test_the_file_is_checked_by_onnx_runtime_and_numpy_alone(place):
     guard = 'import sys\nsys.modules["project"] = sys.modules["torch"] = None\n'
     command = [sys.executable, "-c", guard + (DEPLOY / "check.py").read_text()]
@@ -130,6 +130,7 @@ def test_the_file_is_checked_by_onnx_runtime_and_numpy_alone(place):
         assert subprocess.run([*command, "wrong.jsonl"], cwd=place).returncode == 1, lines
 
 
+@pytest.mark.slow
 def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(DEPLOY)
@@ -176,6 +177,7 @@ def require_same_metrics(found, expected):
     assert found == {name: expected[name] for name in found}
 
 
+@pytest.mark.slow
 def test_a_file_that_takes_photos_is_measured_as_the_checkpoint_is(
     from_files, measure, monkeypatch, capsys
 ):
@@ -195,12 +197,14 @@ def test_a_file_that_takes_photos_is_measured_as_the_checkpoint_is(
     assert f"model.onnx: {file.stat().st_size / 1e6:.1f} MB" in printed
 
 
+@pytest.mark.slow
 def test_a_file_that_takes_prepared_images_is_measured_as_the_checkpoint_is(place, measure):
     model, data = opened_for_test(place / "odd.ckpt")
     metrics, _ = measure(place / "prepared.onnx", model, data)
     require_same_metrics(metrics, evaluate_split(model, data).metrics)
 
 
+@pytest.mark.slow
 def test_a_file_that_does_not_take_the_test_images_is_refused(place, from_files, measure):
     opened = opened_for_test(place / "odd.ckpt")
     with pytest.raises(UserError, match="has other classes"):
@@ -209,6 +213,7 @@ def test_a_file_that_does_not_take_the_test_images_is_refused(place, from_files,
         measure(place / "model.onnx", *opened)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["openvino", "executorch"])
 def test_the_examples_convert_for_other_runtimes_and_check_the_result(place, package, monkeypatch):
     pytest.importorskip(package, reason=f"{package} is not installed")
@@ -219,6 +224,7 @@ def test_the_examples_convert_for_other_runtimes_and_check_the_result(place, pac
     assert list(place.glob("model.xml" if package == "openvino" else "model.pte"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the converter names versions that it was not tested with
 def test_the_example_converts_for_core_ml_what_computes_the_checks(place, monkeypatch):
     core_ml = pytest.importorskip("coremltools", reason="coremltools is not installed")

@@ -390,9 +390,8 @@ def test_lora_changes_weights_by_products_of_low_rank_in_exports_too(workplace, 
     torch.testing.assert_close(load_onnx(Path("model.onnx"))(batch.images), expected)
 
 
-@pytest.mark.parametrize(  # the class that is first, or second
-    "other", ["benign", pytest.param("ok", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("other", ["benign", "ok"])  # the class that is first, or second
 def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
     workplace, capsys, other
 ):

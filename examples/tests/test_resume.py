@@ -90,6 +90,7 @@ ROWS = {
         f"--model.optimizer={RECIPES}.muon.Muon --model.test_time_augmentation=flip_and_shift"
         f" --data.flip=alternating --data.crop_padding=2 {EVERY_THIRD}"
         f" --trainer.callbacks+={RECIPES}.airbench.WhitenByFirstBatch",
+        slow=True,
         network=lambda num_classes: Airbench(num_classes, (8, 16, 16)),
     ),
     "cached features": Row(
