@@ -72,7 +72,7 @@ def planned(device: torch.device) -> list[Work]:
 class RandomImagesDataModule(AugmentedDataModule):
     """The same random images in each split, on the device already."""
 
-    def __init__(self, size: int, image_size: int, device: str = "cpu", **kwargs: object) -> None:
+    def __init__(self, size: int, image_size: int, device: str = "cpu", **kwargs: Any) -> None:
         super().__init__(flip=False, **kwargs)
         self.size, self.image_size, self.device = size, image_size, device
 

@@ -5,8 +5,6 @@ They are a level of folders, as in animals/cat/1.jpg, or a column of a table:
 python -m project.fit --model examples.superclasses.SuperclassClassifier --data FOLDER --data.label_from '([^/]+/[^/]+)/[^/]+$'
 """
 
-import csv
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from torchmetrics.wrappers.transformations import MetricInputTransformer
 
+from examples.recipes.columns import read_columns
 from project.model import ImageClassifier
 
 
@@ -39,6 +38,18 @@ class OfSuperclasses(MetricInputTransformer):
         return self.parents[target]
 
 
+def superclasses_in(file: str) -> dict[str, str]:
+    """Returns the superclass of each label in a CSV."""
+    parents: dict[str, str] = {}
+    for row in read_columns(file, "superclasses", "label", "superclass"):
+        label, parent = row["label"], row["superclass"]
+        if parents.setdefault(label, parent) != parent:
+            raise UserError(
+                f"'{file}' has two superclasses of '{label}': {parents[label]}, {parent}"
+            )
+    return parents
+
+
 class SuperclassClassifier(ImageClassifier):
     """Learns the classes, and measures their superclasses as well.
 
@@ -56,8 +67,7 @@ class SuperclassClassifier(ImageClassifier):
         **kwargs: Any,
     ) -> None:
         if isinstance(superclasses, str):
-            rows = csv.DictReader(Path(superclasses).read_text("utf-8-sig").splitlines())
-            superclasses = {row["label"]: row["superclass"] for row in rows}
+            superclasses = superclasses_in(superclasses)
         parents = superclasses or {name: name.split("/")[0] for name in class_names}
         if absent := [name for name in class_names if name not in parents]:
             raise UserError(f"names no superclass of {absent[0]}", "superclasses")

@@ -19,7 +19,7 @@ from lightkeeper.images import ImageDataModule
 from lightkeeper.images._checkpoint import ABOUT
 from lightning.pytorch import Trainer
 from scipy.optimize import minimize_scalar
-from scipy.stats import binomtest, bootstrap
+from scipy.stats import binomtest, bootstrap, norm, t
 from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.nn import functional as F
@@ -307,6 +307,15 @@ def test_intervals_are_those_of_scipy_and_are_over_groups():
         options: Any = {"paired": True, "vectorized": False, "method": "percentile", "rng": 0}
         expected = bootstrap(data, measure, n_resamples=800, **options).confidence_interval
         assert found[name] == pytest.approx([*expected], abs=0.03)
+    evaluation.predicted = torch.arange(320).div(16).sin().gt(-0.5).long()
+    evaluation.labels = torch.ones_like(evaluation.predicted)
+    right = evaluation.predicted.view(8, 40).double().mean(1).numpy()
+    level = norm.cdf(math.sqrt(8 / 7) * t.ppf(0.025, 7))  # of few, farther out
+    options = {"method": "percentile", "rng": 0, "confidence_level": 1 - 2 * level}
+    expected = bootstrap((right,), np.mean, n_resamples=20_000, **options).confidence_interval
+    found = bootstrap_intervals(evaluation, torch.arange(320) // 40)
+    assert found["accuracy"] == pytest.approx([*expected], abs=0.04)
+    evaluation.labels = labels[rows]
     evaluation.predicted = labels[rows]  # all right, which no draw says anything of
     intervals = bootstrap_intervals(evaluation, rows)
     assert [name for name, ends in intervals.items() if ends] == ["auroc"]

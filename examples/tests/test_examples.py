@@ -188,6 +188,9 @@ def test_superclasses_are_a_column_of_a_table_too(workplace):
     assert model.parents == [0, 1]
     with pytest.raises(UserError, match="names no superclass of loud"):
         SuperclassClassifier(superclasses={"grey": "dull"}, arch="resnet9_slim", **names)
+    Path("labels.csv").write_text("label,superclass\ngrey,dull\nloud,shrill\ngrey,pale\n")
+    with pytest.raises(UserError, match="two superclasses of 'grey': dull, pale"):
+        SuperclassClassifier(superclasses="labels.csv", arch="resnet9_slim", **names)
 
 
 def test_the_command_of_ones_own_lists_the_least_confident_images_first(
@@ -237,6 +240,31 @@ def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
             [odd, name == "rose", name == "tulip"] for odd, name in kinds
         ]
     assert sum(len(split) for split in splits.values()) == 24
+    named = rows("labels.csv")
+    for at, row in enumerate(named):
+        row["split"] = ("train", "train", "val", "test")[at % 4]
+    with Path("labels.csv").open("w") as file:
+        writer = csv.DictWriter(file, named[0])
+        writer.writeheader()
+        writer.writerows(named)
+    for split, images in LabelsCSV(image_size=32).load().items():
+        assert {str(images.path(at)) for at in range(len(images))} == {
+            row["path"] for row in named if row["split"] == split
+        }
+
+
+@cases(
+    "lines found",
+    ("path,tags\na.jpg,sea", "file: 'labels.csv' has no column labels, but path, tags"),
+    ("path,labels\na.jpg,sea\na.jpg,boat", "has two lines of 'a.jpg': write one with all labels"),
+    ("path,labels,split\na.jpg,sea,dev", "the split must be train, val or test, got 'dev'"),
+    ("", "has no column path"),
+)
+def test_a_csv_of_labels_that_says_something_else_is_one_line(workplace, capsys, lines, found):
+    Path("labels.csv").write_text(lines)
+    options = ["--data=examples.multilabel_csv.LabelsCSV", *RESIZED]
+    model = ["--model=examples.multilabel.MultilabelClassifier", "--monitor=val/mAP"]
+    assert found in one_line(lambda: fit(*options, *model), capsys)
 
 
 @cases("root workers", ("images", 1), ("memory://images", 0))
