@@ -2,7 +2,11 @@
 
 import csv
 import json
+import signal
 from typing import Any
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
 
 from jsonargparse.typing import Path_fc
 from lightkeeper.cli import EvaluateCommand

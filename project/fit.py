@@ -2,12 +2,15 @@
 
 import gc
 import shlex
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
     gc.disable()  # a quarter faster imports, which create no garbage; main() enables it again
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends them without a traceback
 
 from jsonargparse import Namespace
 from lightkeeper.cli import FitCommand

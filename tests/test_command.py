@@ -1,6 +1,7 @@
 """Mistakes are one line, bugs keep their tracebacks; output lasts where nobody reads it; importing does nothing."""
 
 import shlex
+import signal
 import subprocess
 import sys
 import traceback
@@ -276,6 +277,8 @@ extra -> unrecognized arguments: extra
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best -> would write best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best --trainer.callbacks.dirpath=runs/x/checkpoints --name=x -> best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_last=true -> would write last.ckpt
+--trainer.callbacks+=OnExceptionCheckpoint --trainer.callbacks.dirpath=x -> could not resume; it would go on from within
+--trainer.callbacks+=SpikeDetection -> could not resume; it cannot load what it has saved
 --callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes: must be above 0, got 0.0
 --data.std=[1] -> --data.std: must be 3 numbers
 --model.freeze=backbone -> --model.freeze needs --model.weights
@@ -359,3 +362,18 @@ def test_what_watches_a_metric_that_is_there_in_its_own_mode_runs_and_its_config
     )
     small(*flags.split())
     fit("--config=runs/run/config.yaml", "--name=again", "--trainer.fast_dev_run=true")
+
+
+@cases("module", "project.fit", "project.evaluate")
+def test_ctrl_c_while_it_imports_leaves_no_traceback(module):
+    interrupt = f"""
+import os, runpy, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("{module}", run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", interrupt], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")

@@ -2,11 +2,13 @@
 
 import csv
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -253,6 +255,32 @@ def test_two_processes_write_what_one_does_and_resume_after_a_kill(checkpoint, p
     ended = run([*torchrun, "--nproc-per-node=2", "-m", "project.predict", *options])
     assert "exitcode  : 1" in ended.stderr
     require_same("rows.csv", "one.csv")
+
+
+def test_what_another_process_writes_is_left_alone(checkpoint, photos, workplace, capsys):
+    Path("rows.csv").write_text("of before")
+    hold = "import fcntl; file = open('rows.csv', 'a'); fcntl.lockf(file, fcntl.LOCK_EX); "
+    command = [sys.executable, "-c", f"{hold}print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        again = partial(label, checkpoint, photos, "--output=rows.csv", "--overwrite")
+        assert "another process is writing 'rows.csv'" in one_line(again, capsys)
+        assert Path("rows.csv").read_text() == "of before"
+        other.communicate(b"\n")
+    again()
+    assert len(rows("rows.csv")) == 11
+
+
+def test_embeddings_are_whole_or_not_there(checkpoint, photos, workplace, capsys, request):
+    Path("rows.npy").write_text("of before")
+    limits = resource.getrlimit(size := resource.RLIMIT_FSIZE)
+    request.addfinalizer(partial(resource.setrlimit, size, limits))
+    resource.setrlimit(size, (2_000, limits[1]))  # as by ``ulimit -f``
+    files = ["--output=rows.csv", "--embeddings=rows.npy", "--overwrite"]
+    assert "File too large" in one_line(lambda: label(checkpoint, photos, *files), capsys)
+    assert [path.read_text() for path in Path().glob("*rows*.npy")] == ["of before"]
+    assert len(rows("rows.csv")) == 11
 
 
 @pytest.mark.slow

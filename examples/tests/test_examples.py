@@ -247,9 +247,9 @@ def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
         writer = csv.DictWriter(file, named[0])
         writer.writeheader()
         writer.writerows(named)
-    for split, images in LabelsCSV(image_size=32).load().items():
-        assert {str(images.path(at)) for at in range(len(images))} == {
-            row["path"] for row in named if row["split"] == split
+    for name, part in LabelsCSV(image_size=32).load().items():
+        assert {str(part.path(at)) for at in range(len(part))} == {
+            row["path"] for row in named if row["split"] == name
         }
 
 

@@ -123,7 +123,8 @@ def _expanded_level(count: int) -> float:
     That of a normal distribution at Student's quantile (Abramowitz and Stegun, 1964, 26.7.5), times
     what draws of ``count`` are too narrow by.
     """
-    z, freedom = NormalDist().inv_cdf(0.975), max(1, count - 1)
+    z = NormalDist().inv_cdf(0.975)
+    freedom = max(1, count - 1)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,

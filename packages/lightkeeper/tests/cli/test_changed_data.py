@@ -3,16 +3,19 @@
 import os
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 from lightkeeper.exact import UserError
+from lightkeeper.exact._last_checkpoint import StoppedError
 from lightkeeper.images import ImageDataModule, read_checkpoint
 from lightkeeper.images._checkpoint import ABOUT
+from lightning.pytorch.callbacks import LambdaCallback
 
 from tests.image_files import write_folder
-from tests.toy import BEST, LAST, evaluate, fit, load, one_line, stop_at
+from tests.toy import BEST, LAST, AtStep, evaluate, fit, load, one_line, stop_at
 
 FILES = ["--data=tests.stubs.Files", "--data.root=images", "--data.batch_size=4"]
 
@@ -36,6 +39,17 @@ def test_a_resumed_run_says_that_as_many_images_are_others(workplace, capsys):
     stop_at(4, *FILES)
     notes = re.findall("changed|from here on .*", capsys.readouterr().err)
     assert notes == ["from here on options may be others, as config.yaml is lost"]
+
+
+def test_a_run_resumes_whose_config_is_lost_while_it_trains(workplace, capsys):
+    config = Path("runs/run/config.yaml")
+    lose = LambdaCallback(on_train_start=lambda *_: config.unlink())
+    with pytest.raises(StoppedError):
+        fit(callbacks=[lose, AtStep(6, signal.SIGTERM)])
+    assert not config.exists()  # nor was another written in its place
+    fit()
+    assert "options may be others, as config.yaml is lost" in capsys.readouterr().err
+    fit(f"--config={config}", "--name=again")
 
 
 def test_a_run_resumes_with_the_same_images_in_another_place_alone(workplace, capsys):

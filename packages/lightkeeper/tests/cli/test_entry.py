@@ -71,6 +71,17 @@ def test_a_word_of_any_length_is_described_at_once_and_printed_in_short(text, ca
     assert len(line) < 2100
 
 
+def test_a_thread_that_a_full_disk_ends_says_so_in_a_line_and_one_with_a_bug_as_python_does():
+    """As TensorBoard's, which writes beside the training."""
+    fail = "import threading; from lightkeeper.cli import run_command\ndef fail(): raise {}\n"
+    run = "run_command(lambda: threading.Thread(target=fail).start())"
+    for error, begin in (("OSError(28, 'full')", "error: [Errno 28] full"), ("KeyError", "Exc")):
+        command = [sys.executable, "-c", fail.format(error) + run]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.stderr.startswith(begin)
+        assert len(ended.stderr.splitlines()) == 1 or error == "KeyError"
+
+
 def test_a_workers_error_is_its_own_text():
     """As torch raises it in the process that trains: behind the traceback of the worker."""
     kind = f"{UnreadableFileError.__module__}.UnreadableFileError"

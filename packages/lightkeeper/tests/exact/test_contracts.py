@@ -107,6 +107,18 @@ def test_a_shorter_loader_begins_again_until_the_longer_one_ends(
     assert str(resumed) == str(whole)
 
 
+class Fetching(Numbers):
+    def training_step(self, dataloader_iter: Any) -> None:  # type: ignore[override]  # Lightning's
+        next(dataloader_iter)
+
+
+@pytest.mark.filterwarnings("ignore:.*`dataloader_iter`")
+def test_a_step_that_fetches_its_batches_itself_is_refused(workplace):
+    trainer = script()
+    with pytest.raises(UserError, match="training_step takes dataloader_iter"):
+        trainer.fit(Fetching(), loader(trainer, 8))
+
+
 def test_a_run_may_be_trained_in_a_thread(workplace):
     model = Numbers()
     trainer = script()

@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,6 +80,9 @@ def run_command(command: Callable[[], object]) -> NoReturn:
         >>> def main() -> None:
         ...     run_command(lambda: print("done"))
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as commands set it while they import
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.excepthook = _end_of_thread
     with one_line_errors():
         sys.exit(command())  # type: ignore[arg-type]
 
@@ -113,6 +117,15 @@ def one_line_errors() -> Iterator[None]:
             NO_MEMORY,
         )
         end_with_error("; ".join([text, *getattr(error, "__notes__", [])]), is_local)
+
+
+def _end_of_thread(ended: threading.ExceptHookArgs) -> None:
+    """Says in one line what ended a thread, such as TensorBoard's on a full disk, or as a bug."""
+    text = describe_error(ended.exc_value)
+    if text is None:
+        threading.__excepthook__(ended)
+    else:
+        sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
 
 
 def _open_closed_streams() -> None:

@@ -18,10 +18,12 @@ class RunLogger(ResumingTensorBoardLogger):
     Lightning's would begin each run with a metric of -1, and draw the number of the epoch.
     """
 
-    NAME_HPARAMS_FILE = "config.yaml"  # the run's, so that Lightning writes none beside it
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, name="", version="", default_hp_metric=False)
+
+    def save(self) -> None:
+        """Writes what was logged, without Lightning's file of options: the run has its own."""
+        self.experiment.flush()
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Logs metrics without the epoch, which Lightning adds."""

@@ -1,6 +1,7 @@
 """Workings of ``predict``: a row for each image file, in their order."""
 
 import csv
+import fcntl
 import io
 import math
 import os
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, cast
+from typing import Any, BinaryIO, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
@@ -86,9 +87,11 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     target = output or sys.stdout.fileno()
     try:
         with (
-            open(target, "a" if earlier else "w", 1, closefd=target is output, **_CSV) as file,
+            open(target, "a" if output else "w", 1, closefd=target is output, **_CSV) as file,
             progress_bar(len(paths), len(earlier)) as writer.bar,
         ):
+            if output and os.path.isfile(output):
+                _claim(file, output, has_rows=bool(earlier))
             lines = file if output else PrintableLines(file)
             writer.rows = csv.DictWriter(lines, header, lineterminator="\n")
             if not earlier:
@@ -99,13 +102,31 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     except SystemExit as end:  # Lightning's code for Ctrl-C is that of unreadable files here
         raise KeyboardInterrupt from end
     if options.embeddings is not None:
-        with open(options.embeddings, "wb") as file:
-            np.save(file, torch.stack(writer.embeddings).numpy())
+        with whole_file(Path(options.embeddings)) as part, open(part, "wb") as array:
+            _save(array, torch.stack(writer.embeddings).numpy())
     count = writer.unreadable
     broken = f"; {count:,} cannot be read, as the column 'error' says" if count else ""
     labelled = len(earlier) + len(files.paths) - len(again) - count
     note(f"labelled {labelled:,} images{broken}{f': {output}' if output else ''}")
     return 1 if count else 0
+
+
+def _claim(file: TextIO, path: str | os.PathLike[str], has_rows: bool) -> None:
+    """Keeps other processes out of a file, which is emptied unless its rows stay."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise UserError(f"--output: another process is writing '{printable(path)}'") from None
+    except OSError:
+        pass  # a file system without locks
+    if not has_rows:
+        file.truncate(0)
+
+
+def _save(file: BinaryIO, array: np.ndarray) -> None:
+    """Writes an array as ``np.save``, whose error of a full disk lacks the system's number."""
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    file.write(array.data)
 
 
 def _listed(options: Namespace, model: Any) -> list[str]:

@@ -16,8 +16,10 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     ModelCheckpoint,
     ModelPruning,
+    OnExceptionCheckpoint,
     StochasticWeightAveraging,
 )
+from lightning.pytorch.callbacks.spike import SpikeDetection
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -39,6 +41,8 @@ _NOT_RESUMABLE: dict[type, str] = {
         " weights"
     ),
     ModelPruning: "prune the weights of the finished run with torch.nn.utils.prune",
+    OnExceptionCheckpoint: "it would go on from within a step; last.ckpt is saved in any case",
+    SpikeDetection: "it cannot load what it has saved",
 }
 """Callbacks that continue a run otherwise than it would have gone on, and what to use instead."""
 

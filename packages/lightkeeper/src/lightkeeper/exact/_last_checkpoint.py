@@ -24,7 +24,7 @@ from ._upstream import (
     steps_saved,
     validated_in,
 )
-from ._upstream_loop import forget_epoch, logged_metrics, make_exact
+from ._upstream_loop import count_on, forget_epoch, logged_metrics, make_exact
 
 _GRADIENTS = "gradients"
 _LOGGED = "logged_metrics"
@@ -151,6 +151,10 @@ class LastCheckpoint(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the newest metrics of a run that had ended, in which Lightning does nothing."""
         self._restore_metrics(trainer, pl_module)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Goes on counting the batches of validations."""
+        count_on(trainer)
 
     def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
         """Ends the process if a signal came: outside of training, nothing is left to save."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import multiprocessing.queues
 import os
 import sys
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from ._errors import ROOM_FOR_WORKERS
+from ._errors import ROOM_FOR_WORKERS, UserError
 
 if TYPE_CHECKING:  # none of them is needed for ``--help``
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -45,6 +46,8 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
     # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
+    # count_on: at which step validation logs a value
+    f"{_LIGHTNING}.loops.evaluation_loop:_EvaluationLoop.setup_data": "f99868b36a62",
     # steps_saved: or a batch without a step saves once more
     f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint._should_skip_saving_checkpoint": "c5eab31530c7",
     # begins_again: its mode, of which it has no public name
@@ -115,7 +118,12 @@ def position_of(trainer: Trainer) -> tuple[int, int]:
     """Returns the epoch that training is in, and the number of its batches that are done.
 
     Not ``current_epoch``, which a resumed run updates only after its loader has begun.
+
+    Raises:
+        UserError: The module fetches its batches itself, which Lightning counts otherwise.
     """
+    if "dataloader_iter" in signature(trainer.lightning_module.training_step).parameters:
+        raise UserError("training_step takes dataloader_iter, which hides its place: take a batch")
     loop = trainer.fit_loop
     epochs: Any = loop.epoch_progress.current  # declared as its base
     return epochs.processed, loop.epoch_loop.batch_progress.current.ready

@@ -39,6 +39,18 @@ def logged_metrics(trainer: Trainer) -> list[str]:
     return sorted(filter(None, names))
 
 
+def count_on(trainer: Trainer) -> None:
+    """Has values that validation logs ``on_step`` stand behind those of before a resume.
+
+    Lightning counts the batches of validations anew. It does so as well with each new loader.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    reloads: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+    if isinstance(loop, _ExactEpochLoop) and not reloads:
+        loop.val_loop._seen_batches_per_dataloader.update(loop.validated)
+        loop.validated = {}
+
+
 def forget_epoch(trainer: Trainer, logged: Iterable[str]) -> None:
     """Drops what was restored of an epoch that had ended, as of a ``ModelCheckpoint``."""
     results = trainer.fit_loop.epoch_loop._results
@@ -130,12 +142,16 @@ class _ExactEpochLoop(_TrainingEpochLoop):
     """Saves and restores the means, sums and extremes of ``self.log(on_epoch=True)``.
 
     Lightning forgets them, so that the mean over a resumed epoch is one over the rest of it.
+
+    Attributes:
+        validated: Batches of all validations before the run was stopped, by their loader.
     """
 
     def __init__(self, trainer: Trainer, other: _TrainingEpochLoop) -> None:
         super().__init__(trainer, other.min_steps, other.max_steps)
         self.val_loop = other.val_loop
         self._results: _ExactResults = _ExactResults()
+        self.validated: dict[int, int] = {}
 
     def run(self, data_fetcher: Any) -> None:
         """Runs an epoch; what was logged before the run was stopped counts to its end."""
@@ -168,6 +184,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
             "results": results,
             "arguments": arguments,
             "steps": steps,
+            "validated": {**self.validated, **self.val_loop._seen_batches_per_dataloader},
         }
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
@@ -176,6 +193,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         self._results.earlier = shares_of(self.trainer, state_dict.get("results", []))
         self._results.arguments = state_dict.get("arguments", {})
         self._results.steps = state_dict.get("steps", {})
+        self.validated = state_dict.get("validated", {})
 
     def _broadcast_sigterm_tensor(self) -> None:
         """Sends nothing: no handler of Lightning's waits for it."""

@@ -165,7 +165,8 @@ def _allocate(path: Path, size: int) -> None:
     if path.exists() and path.stat().st_size >= size:
         return
     if shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        needs = f"it needs {size / 1e6:,.1f} MB, and leaves 1 GiB free"
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {needs}")
     with open(path, "ab") as file:
         if hasattr(os, "posix_fallocate"):  # macOS has no such call
             os.posix_fallocate(file.fileno(), 0, size)
