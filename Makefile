@@ -21,12 +21,12 @@ help:
 	@echo "make fit [ARGS='--trainer.max_epochs 3']   train on the built-in data"
 	@echo "make test                                  lint, types and the fast tests"
 	@echo "make test-slow                             the long tests, such as whole notebooks and launchers"
-	@echo "make stress                                kill trainings a hundred times and compare every bit"
-	@echo "make benchmark                             this machine's speed beside a plain PyTorch loop"
-	@echo "make gpu [SEEDS='0 1 2 3 4']               what needs a GPU: its tests, its speed, CIFAR-10 for each seed"
-	@echo "make docs                                  build the site of docs/ in site/"
+	@$(if $(LIBRARY),,: )echo "make stress                                kill trainings a hundred times and compare every bit"
+	@$(if $(wildcard benchmarks),,: )echo "make benchmark                             this machine's speed beside a plain PyTorch loop"
+	@$(if $(wildcard scripts/gpu.sh),,: )echo "make gpu [SEEDS='0 1 2 3 4']               what needs a GPU: its tests, its speed, CIFAR-10 for each seed"
+	@$(if $(wildcard zensical.toml),,: )echo "make docs                                  build the site of docs/ in site/"
 	@echo "make lock                                  pin every package with its hashes in requirements.lock"
-	@echo "make notebook [CHECKPOINT=FILE]             the tutorial in Jupyter, or a look into a checkpoint"
+	@$(if $(wildcard notebooks),,: )echo "make notebook [CHECKPOINT=FILE]             the tutorial in Jupyter, or a look into a checkpoint"
 
 .venv/installed: requirements.txt pyproject.toml $(LIBRARY:%=%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'

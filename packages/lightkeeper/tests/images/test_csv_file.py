@@ -228,7 +228,12 @@ def table(*rows, header="path,label,split"):
     "tables message",
     (table("img/0.jpg,cat,"), r"line 14: '.*img/0.jpg' is in line 2, too"),
     (table("nowhere.jpg,cat,"), "line 14: there is no file 'nowhere.jpg' in '"),
-    (table(",cat,"), "line 14: there is no file '' in '"),
+    (
+        table("no.jpg,cat,", ",cat,", "nor.jpg,cat,"),
+        "14: there is no file .*, nor .* of 2 other lines",
+    ),
+    (table(",cat,"), "line 14: it has no path"),
+    ({"t.csv": "path\nimg/0.jpg\nimg/1.jpg"}, "t.csv': it has no column of classes"),
     (table("other/0.jpg,,"), "line 14: it has no label"),
     (table("other/0.jpg"), "line 14 has 1 columns, not 3"),
     (table("other/0.jpg,cat,,y"), "line 14 has 4 columns, not 3"),
@@ -267,7 +272,7 @@ def table(*rows, header="path,label,split"):
         "line 2: it has no label that is a text or a number; .* multi-label",
     ),
     ({"t.jsonl": '{"path": "img/0.jpg", "a": {"id": 1}}'}, "line 1: it has no label that is"),
-    ({"t.jsonl": '{"path": ["img/0.jpg"], "a": 1}'}, "line 1: there is no file ''"),
+    ({"t.jsonl": '{"path": ["img/0.jpg"], "a": 1}'}, "line 1: it has no path"),
 )
 def test_what_is_wrong_or_open_is_named_with_its_line(tmp_path, monkeypatch, tables, message):
     monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed

@@ -143,6 +143,8 @@ class Table:
     def _label_columns(self, sheet: Sheet, others: Sequence[str]) -> Sequence[str]:
         """Returns the column of labels, or the columns of zeros and ones, one for each class."""
         name = self.columns.get("label_column")
+        if not others:
+            raise sheet.error("it has no column of classes", option="file")
         likely = likely_labels(others)
         cells = {row[other].lower() for other in likely for row in sheet.rows.values()}
         if name is None and len(likely) == len(others) > 1 and cells <= _IS.keys():
@@ -164,7 +166,7 @@ class Table:
         split = _SPLIT_OF.get(cell.lower(), "")
         if split_column and not split:
             raise sheet.error(f"the split must be train, val or test, got '{cell}'", line)
-        path = self._find(row.get(path_column, ""), sheet, line)
+        path = self._find(path_column, sheet, line)
         is_inside = not os.path.isabs(path)
         searched = path if is_inside else os.path.relpath(path, self.root)
         label = (
@@ -199,25 +201,35 @@ class Table:
             name = os.path.abspath(self.root / name)
         return os.path.join(*Path(name).parts[-2:])
 
-    def _find(self, name: str, sheet: Sheet, line: int) -> str:
-        """Finds a file by its path or id; returns its path below the root, or an absolute one.
+    def _find(self, column: str, sheet: Sheet, line: int) -> str:
+        """Finds the file of a row by its path or id; returns its path below the root, or absolute.
 
         An id is the name of a file at any depth, with or without its suffix. Both may be written as
         another system would.
         """
+        name = sheet.rows[line].get(column, "")
+        candidates = self._candidates(name, sheet)
+        if len(candidates) > 1:
+            raise sheet.error(f"'{printable(name)}' may be {listed(candidates, 4, 'or')}", line)
+        if candidates:
+            return candidates[0]
+        if not name:
+            raise sheet.error(f"it has no {column}", line)
+        others = [row for row in sheet.rows.values() if not self._candidates(row[column], sheet)]
+        more = f", nor are those of {len(others) - 1:,} other lines" if len(others) > 1 else ""
+        raise sheet.error(
+            f"there is no file '{printable(name)}' in '{printable(self.root)}'{more}", line, "root"
+        )
+
+    def _candidates(self, name: str, sheet: Sheet) -> Sequence[str]:
+        """Returns the files that a path or id may be."""
         if path := self._path_of(name, sheet):
-            return path
+            return [path]
         written = spelt(name.replace("\\", "/"))
         for folder in ("", self._beside[sheet.file]):
-            candidates = self._index.get(os.path.normpath(os.path.join(folder, written)), [])
-            if len(candidates) > 1:
-                what = listed(candidates, 4, "or")
-                raise sheet.error(f"'{printable(name)}' may be {what}", line)
-            if candidates:
-                return candidates[0]
-        raise sheet.error(
-            f"there is no file '{printable(name)}' in '{printable(self.root)}'", line, "root"
-        )
+            if found := self._index.get(os.path.normpath(os.path.join(folder, written))):
+                return found
+        return []
 
     def _path_of(self, name: str, sheet: Sheet) -> str:
         """Returns the path of a file as it is written, below the root or beside the table.
