@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightkeeper.images import FileDataset, ImageBatch, ImageFilesDataModule
+from lightning.pytorch import LightningModule
 
 from tests.image_files import noise
 from tests.toy import cases as cases
@@ -31,6 +32,7 @@ def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True):
         overfit_batches=0.0,
         strategy=SimpleNamespace(root_device=torch.device("cpu"), broadcast=lambda value: value),
         fit_loop=loop,
+        lightning_module=LightningModule(),
     )
 
 
