@@ -3,7 +3,7 @@ PYTHON ?= python3
 SEEDS ?= 0 1 2 3 4
 BIN := .venv/bin
 PYTEST = $(CURDIR)/$(BIN)/python -m pytest
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 # threads that wait sleep: on two busy cores, training the built-in data took 70 s of CPU time, and 233 s otherwise
 export OMP_WAIT_POLICY ?= passive
 LIBRARY := $(wildcard packages/lightkeeper)

@@ -20,6 +20,7 @@ CPU = torch.device("cpu")
 WORK = Work("resnet9_slim", {}, image_size=8, batch_size=4, steps=2)
 
 
+@pytest.mark.slow
 def test_every_variant_is_printed_and_written(tmp_path, monkeypatch, capsys):
     def sections(device, folder):
         yield "loading", loading_variants(folder, count=6, batch_size=2, image_size=16)

@@ -44,7 +44,7 @@ CONFIGS = [
     for path in sorted((ROOT / folder).rglob("*.yaml"))
 ]
 IMAGENET = [path for path in CONFIGS if path.parent.name == "imagenet"]
-QUICK = {"finetune", "cifar10_cpu"}  # the others train in the slow tests, and are parsed in these
+QUICK = {"cifar10_cpu"}  # the others train in the slow tests, and are parsed in these
 FILES = [*SMALL_FILES, "--data.batch_size=4"]
 WEIGHTS = ["--model.weights=weights.pth"]
 TINY = {
@@ -211,6 +211,7 @@ SMALLER = {
 }
 
 
+@pytest.mark.slow
 def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     text = (ROOT / "docs" / "change_it.md").read_text()
     for long, short in SMALLER.items():

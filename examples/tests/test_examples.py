@@ -397,6 +397,7 @@ def vit(num_classes, **args):
     return timm.create_model("vit_tiny_patch16_224", num_classes=num_classes, **VIT | args)
 
 
+@pytest.mark.slow
 def test_lora_changes_weights_by_products_of_low_rank_in_exports_too(workplace, batch):
     args = VIT | {"img_size": batch.images.shape[-1]}
     torch.save(merged := vit(3, **args).state_dict(), "vit.pth")

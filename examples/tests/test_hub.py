@@ -25,6 +25,7 @@ TINY = {"depth": 1, "embed_dim": 24, "num_heads": 2}
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
 
 
+@pytest.mark.slow
 @cases(
     "options",
     {"arch": "resnet18"},
@@ -125,6 +126,7 @@ def test_overwriting_replaces_an_export_and_keeps_other_files(workplace, capsys)
     assert sorted(names) == sorted([*FILES, "model", "notes.txt", "x.ckpt"])
 
 
+@pytest.mark.slow
 @cases(
     "options reason",
     (

@@ -99,6 +99,7 @@ def test_validation_chooses_among_penalties_and_neighbours_that_are_scikit_learn
         fit(*PROBE, "--name=run")
 
 
+@pytest.mark.slow
 def test_the_random_weights_of_a_run_without_an_epoch_are_probed(place):
     options = [flag for flag in PROBE if "weights" not in flag and "--model" not in flag]
     fit(*options, "--model.arch=timm/test_vit", "--trainer.max_epochs=0", "--name=random")

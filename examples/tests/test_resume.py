@@ -96,14 +96,15 @@ ROWS = {
     "cached features": Row(
         "--model.freeze=backbone --model.weights=weights.pth --data.flip=false"
         " --data.crop_padding=0 --data.cutout=0"
-        " --model=examples.recipes.cached_features.CachedFeatures"
+        " --model=examples.recipes.cached_features.CachedFeatures",
+        slow=True,
     ),
     "a probe": Row(
         "--model.freeze=backbone --model.weights=weights.pth --data.flip=false"
         " --data.crop_padding=0 --data.cutout=0 --model=examples.recipes.probe.Probe",
         slow=True,
     ),
-    "SAM": Row("--model=examples.sam.SAMClassifier", (1, 6)),
+    "SAM": Row("--model=examples.sam.SAMClassifier", (1, 6), slow=True),
     "several labels": Row(" ".join([*MULTILABEL, *PAIRS[:1]]), (3,)),
     "LoRA": Row("--model=examples.lora.LoRAClassifier --model.rank=2", network=vit, slow=True),
 }

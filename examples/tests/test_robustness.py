@@ -77,6 +77,7 @@ def test_images_are_spoilt_as_by_pillow(name, by_pillow):
         assert np.abs(spoilt - expected.numpy()).mean() < 1
 
 
+@pytest.mark.slow
 def test_the_table_of_corruptions_begins_with_the_test_accuracy_and_has_all_severities(
     tiny_run, capsys
 ):

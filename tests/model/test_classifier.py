@@ -305,7 +305,7 @@ def squared(logits, labels):
     "flags",
     [
         ["--model.loss=own_losses.Focal", "--model.loss.gamma=1.5"],
-        ["--model.loss=own_losses.squared"],
+        pytest.param(["--model.loss=own_losses.squared"], marks=pytest.mark.slow),
     ],
 )
 def test_a_run_resumes_with_any_loss_and_its_checkpoint_needs_it_no_more(

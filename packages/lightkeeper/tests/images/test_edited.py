@@ -131,7 +131,11 @@ def require_resumable_or_refused(stopped, workplace, monkeypatch, edits) -> None
     assert outcomes == {True, False}
 
 
-both = pytest.mark.parametrize("stopped", [PLAIN, MANY], indirect=True, ids=["plain", "many"])
+both = pytest.mark.parametrize(
+    "stopped",
+    [pytest.param(PLAIN, id="plain"), pytest.param(MANY, id="many", marks=pytest.mark.slow)],
+    indirect=True,
+)
 
 
 @both
