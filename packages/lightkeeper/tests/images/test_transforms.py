@@ -191,7 +191,8 @@ def broken(image):
     raise RuntimeError("a bug of one's own")
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+# torch waits ten seconds for a worker whose iterator the collector finds
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_error_inside_a_transform_is_a_bug_with_its_traceback_and_no_broken_image(
     tmp_path, num_workers
 ):
