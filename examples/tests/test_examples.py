@@ -508,7 +508,7 @@ def require_calibrated_report(run: Path, known: list[Any], before: str) -> None:
     assert not any(f">{value}<" in text for text in (page, without) for value in (before, stale))
 
 
-@pytest.mark.parametrize("positive", [0, 1])
+@pytest.mark.parametrize("positive", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "target", [{"sensitivity": 0.95}, {"specificity": 0.9}, {"costs": (10, 1)}], ids=str
 )

@@ -60,6 +60,7 @@ def test_the_head_is_scikit_learns_whatever_weights_it_begins_from(classes, stre
     np.testing.assert_allclose(found, reference.predict_proba(scaled), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_validation_chooses_among_penalties_and_neighbours_that_are_scikit_learns(place):
     cli = fit(*PROBE, "--name=run")
     curve = [float(row["val/accuracy"]) for row in rows(cli.run.path / "metrics.csv")]

@@ -57,7 +57,8 @@ ROWS = {
     "a schedule and plots": Row(EVERY_THIRD, (3, 5), slow=True),
     "a schedule that watches validation across epochs": Row(
         f"{EVERY_THIRD} --trainer.val_check_interval=3 --trainer.check_val_every_n_epoch=null"
-        f" {PLATEAU}"
+        f" {PLATEAU}",
+        slow=True,
     ),
     "the head first": Row(
         f"--model.lr_scheduler={RECIPES}.head_first.HeadFirst --model.layer_decay=0.5"
