@@ -83,7 +83,7 @@ def bootstrap_intervals(
     """Returns 95% intervals of accuracy, F1 and, of two classes, AUROC and both classes' recall.
 
     Percentiles over 1,000 draws of whole groups, as images of one are alike (Davison and Hinkley,
-    1997, sections 3.8 and 5.3), farther out the fewer they are (Hesterberg, 2015, section 4.3,
+    1997, sections 3.8 and 5.3), farther out the fewer they are, as expanded by Hesterberg (2015,
     https://doi.org/10.1080/00031305.2015.1089789); of two classes, what needs both over draws that
     have both. An interval is empty where all draws are alike, as of a perfect result: they say
     nothing of it.

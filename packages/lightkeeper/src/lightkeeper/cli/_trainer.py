@@ -41,7 +41,7 @@ _NOT_RESUMABLE: dict[type, str] = {
         " weights"
     ),
     ModelPruning: "prune the weights of the finished run with torch.nn.utils.prune",
-    OnExceptionCheckpoint: "it would go on from within a step; last.ckpt is saved in any case",
+    OnExceptionCheckpoint: "it would go on from within a step; last.ckpt is saved every few minutes",
     SpikeDetection: "it cannot load what it has saved",
 }
 """Callbacks that continue a run otherwise than it would have gone on, and what to use instead."""
