@@ -39,6 +39,15 @@ class _Facts(TypedDict):
     processes: int
 
 
+class _Logged(TypedDict):
+    """The types of what an epoch has logged."""
+
+    results: NotRequired[list[dict[str, dict[str, Tensor]]]]
+    arguments: NotRequired[dict[str, dict[str, object]]]
+    steps: NotRequired[dict[str, Tensor]]
+    validated: NotRequired[dict[int, _Count]]
+
+
 class _Kept(TypedDict):
     """What a ModelCheckpoint compares with, without which it would replace the best file."""
 
@@ -83,7 +92,7 @@ def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Che
         require_like(checkpoint, progress | _common(parts, checkpoint))
         _require_counts(checkpoint, progress)
         with inside("values that were logged"):
-            require_fit(logged_values(checkpoint), list[dict[str, dict[str, Tensor]]])
+            require_fit(logged_values(checkpoint), _Logged)
         for callback in callbacks_of(trainer):
             if (key := callback.state_key) in checkpoint["callbacks"]:
                 with inside("callbacks", type(callback).__name__):

@@ -19,20 +19,24 @@ PRIVATE_NAMES = {
     "torch.utils._python_dispatch:TorchDispatchMode.__enter__": "1987b267addc",
 }
 
+_LOGGED = ("results", "arguments", "steps", "validated")  # of an epoch loop, beside its counters
+
 
 def progress_of(trainer: Trainer) -> dict[str, Any]:
     """Returns the counters that a trainer restores, as a checkpoint has them.
 
-    Not the values that were logged, of as many processes as there were, which old files lack.
+    Not what was logged, by as many processes as there were, which old files lack.
     """
     progress = trainer.fit_loop.state_dict()
-    progress["epoch_loop.state_dict"].pop("results", None)
+    for name in _LOGGED:
+        progress["epoch_loop.state_dict"].pop(name, None)
     return {"loops": {"fit_loop": progress}}
 
 
-def logged_values(checkpoint: dict[str, Any]) -> object:
-    """Returns what each process has logged in an epoch; nothing of a checkpoint before 0.3."""
-    return checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"].get("results", [])
+def logged_values(checkpoint: dict[str, Any]) -> dict[str, object]:
+    """Returns what a checkpoint knows of what its loop has logged."""
+    state = checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]
+    return {name: state[name] for name in _LOGGED if name in state}
 
 
 def length_attributes(schedule: Mapping[str, Any]) -> list[str]:
