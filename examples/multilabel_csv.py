@@ -46,11 +46,12 @@ class LabelsCSV(AugmentedDataModule, ResizedDataModule):
         marks = torch.tensor(
             [[int(name in self.labels[path]) for name in classes] for path in paths]
         )
-        parts = {
-            split: [at for at, path in enumerate(paths) if self.split_of[path] == split]
-            for split in SPLITS
-        }
-        if not any(self.split_of.values()):
+        if any(self.split_of.values()):
+            parts = {
+                split: [at for at, path in enumerate(paths) if self.split_of[path] == split]
+                for split in SPLITS
+            }
+        else:
             parts = self.hashed_split(paths)
         return {
             split: self._dataset(split, [paths[i] for i in at], marks[at])

@@ -121,7 +121,7 @@ def _expanded_level(count: int) -> float:
     """Returns the lower percentile, as a share, that gives 95% intervals of draws of few.
 
     That of a normal distribution at Student's quantile (Abramowitz and Stegun, 1964, 26.7.5), times
-    what draws of ``count`` are too narrow by.
+    what draws of ``count`` are too narrow by. scipy, which has that quantile, is an extra.
     """
     z = NormalDist().inv_cdf(0.975)
     freedom = max(1, count - 1)

@@ -64,9 +64,7 @@ class RunFolder:
         """Waits for a process that trains here, such as one that saves as its sweep was killed."""
         # there may be no lock, or a file system without any
         with suppress(OSError), open(self._lock, "r+") as lock:
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):
+            if not take_lock(lock.fileno()):
                 note(f"waiting for {self._owner()}, which trains '{self.path}'")
                 fcntl.lockf(lock, fcntl.LOCK_EX)
 
@@ -92,15 +90,15 @@ class RunFolder:
                 )
 
     def _keep_others_out(self, lock: int) -> None:
-        """Takes a POSIX lock, which ends with this process and which its workers do not inherit."""
+        """Takes the lock, and writes into it whose it is."""
         try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise UserError(
-                f"the run '{self.path}' is being trained by {self._owner()}; choose another --name"
-            ) from None
+            is_ours = take_lock(lock)
         except OSError:
             return  # a file system without locks
+        if not is_ours:
+            raise UserError(
+                f"the run '{self.path}' is being trained by {self._owner()}; choose another --name"
+            )
         os.truncate(lock, 0)
         os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
 
@@ -115,6 +113,22 @@ class RunFolder:
         for path in (self.previous, self._lock):
             with suppress(OSError):  # in a folder that is only read
                 path.unlink(missing_ok=True)
+
+
+def take_lock(file: int) -> bool:
+    """Takes a POSIX lock, which ends with this process and which its workers do not inherit.
+
+    Returns:
+        False if another process has it.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def read_metrics(run: str | Path) -> Metrics:

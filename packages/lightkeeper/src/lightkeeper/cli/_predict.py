@@ -1,7 +1,6 @@
 """Workings of ``predict``: a row for each image file, in their order."""
 
 import csv
-import fcntl
 import io
 import math
 import os
@@ -30,6 +29,7 @@ from ..images._preprocessing import Preprocessing, bands_of
 from ..images._progress import progress_bar
 from ..images._quiet import quiet_libraries
 from ..images._scan import image_paths, listed_paths, spelt
+from ._folder import take_lock
 from ._trainer import ExactTrainer
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
@@ -113,12 +113,9 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
 
 def _claim(file: TextIO, path: str | os.PathLike[str], has_rows: bool) -> None:
     """Keeps other processes out of a file, which is emptied unless its rows stay."""
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        raise UserError(f"--output: another process is writing '{printable(path)}'") from None
-    except OSError:
-        pass  # a file system without locks
+    with suppress(OSError):  # of a file system without locks
+        if not take_lock(file.fileno()):
+            raise UserError(f"--output: another process is writing '{printable(path)}'")
     if not has_rows:
         file.truncate(0)
 
