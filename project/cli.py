@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
@@ -36,7 +36,7 @@ class ProjectCLI(LightningCLI):
         """True if images of the data are alike in groups, such as patients."""
         return getattr(self.datamodule, "group", None) is not None
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+    def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Builds the trainer, with lines of progress where no terminal would show a bar."""
         options = self.config_init.trainer
         callbacks = options.callbacks or []

@@ -22,6 +22,7 @@ from project.analysis.calibration import (
     reliability,
 )
 from project.analysis.evaluation import with_probabilities
+from project.analysis.exported import OnnxNetwork, describe_file, load_file, serve_photos
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.model import ImageClassifier
@@ -32,7 +33,9 @@ COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
 
 
 def load_classifier(ckpt_path: str) -> ImageClassifier:
-    """Loads the classifier from a checkpoint."""
+    """Loads the classifier from a checkpoint, or one that runs a file of ONNX."""
+    if ckpt_path.endswith(".onnx"):
+        return load_file(ckpt_path)
     return ImageClassifier.load_from_checkpoint(ckpt_path)
 
 
@@ -68,16 +71,19 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder"
         " --split all",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
+        "python -m project.evaluate model.onnx --data path/to/folder",
     )
 
     def open_checkpoint(self, path: str) -> None:
-        """Opens a checkpoint; what is exported from it does not say what it was trained on."""
-        if path.endswith((".onnx", ".pt2")):
-            raise UserError(
-                f"'{path}' is no checkpoint; examples/deploy/evaluate_onnx.py measures such a file"
-                " beside the checkpoint that it was exported from"
-            )
-        super().open_checkpoint(path)
+        """Opens a checkpoint, or a file of ONNX, which does not say what it was trained on."""
+        if path.endswith(".pt2"):
+            raise UserError(f"'{path}' is no checkpoint; export one as .onnx to measure it so")
+        if path.endswith(".onnx"):
+            self.about = describe_file(path)
+            if "data" not in self.given:
+                raise UserError(f"'{path}' does not say what images to measure it on", "--data")
+        else:
+            super().open_checkpoint(path)
 
     def before_instantiate_classes(self) -> None:
         """Fills in the preprocessing of training for options that are not given."""
@@ -107,8 +113,20 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
     def before_measuring(self) -> None:
         """Calibrates the model on the validation set, if asked, and keeps that in the checkpoint.
 
-        Validation is measured like a test, with all views of test-time augmentation.
+        Validation is measured like a test, with all views of test-time augmentation. A file of ONNX
+        gets the photos that it resizes itself.
         """
+        network = self.model.network
+        if isinstance(network, OnnxNetwork):
+            if self.config.calibrate:
+                raise UserError(
+                    "--calibrate needs a checkpoint; calibrate that, and export it anew"
+                )
+            network.seconds.clear()  # of a trial
+            self.datamodule.num_workers = 0  # others would compete with it for the cores
+            if network.takes_photos:
+                split = "val" if self.config.split == "val" else self.datamodule.test_split
+                serve_photos(self.datamodule, split)
         if not self.config.calibrate:
             return
         if self.config.split == "all":
@@ -172,6 +190,13 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
             self.say(f"{class_table(self.model.class_names, rates)}\n")
         self.say(metrics_table({split: metrics}, intervals=True, has_groups=self.has_groups))
+        if isinstance(self.model.network, OnnxNetwork):
+            costs = self.model.network.costs()
+            metrics |= costs
+            self.say(
+                f"\n  {costs['megabytes']:.1f} MB; an image takes {costs['latency_ms_p50']:.1f} ms"
+                f" (p95 {costs['latency_ms_p95']:.1f})"
+            )
 
     def write_predictions(self, path: Path_fc) -> None:
         """Writes a row for each image."""

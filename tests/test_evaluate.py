@@ -365,11 +365,6 @@ def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     )
 
 
-def test_what_is_exported_is_measured_by_a_command_that_the_error_names(tmp_path):
-    with pytest.raises(UserError, match="evaluate_onnx"):
-        evaluate(str(tmp_path / "model.onnx"), f"--data={tmp_path}")
-
-
 @cases(
     "change complaint",
     ({"step": 7}, "is not the checkpoint whose metrics are in"),

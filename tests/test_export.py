@@ -16,10 +16,22 @@ from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from project import export
+from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
 from project.model.formats import ProbabilityNetwork, load_onnx, load_pt2, write_onnx
 from project.model.resizing import Resizing
-from tests.conftest import ROOT, call, cases, classifier, draw_image, load, one_line
+from tests.conftest import (
+    ROOT,
+    call,
+    cases,
+    classifier,
+    draw_image,
+    evaluate,
+    load,
+    make_folder,
+    one_line,
+    read_json,
+)
 from tests.test_predict import by_torchvision, prepared
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
@@ -180,3 +192,66 @@ def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path)
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
     expected = model(images).softmax(1)
     torch.testing.assert_close(load_onnx(tmp_path / "x.onnx")(images), expected, rtol=0, atol=5e-6)
+
+
+def say_of_itself(source: Path, target: Path, texts: dict[str, str]) -> None:
+    """Copies a file of ONNX with other metadata; what is empty is left out."""
+    file = onnx.load(source)
+    texts = {prop.key: prop.value for prop in file.metadata_props} | texts
+    onnx.helper.set_model_props(file, {name: text for name, text in texts.items() if text})
+    onnx.save(file, target)
+
+
+@pytest.fixture(scope="module")
+def measured(place, tmp_path_factory) -> tuple[Path, dict[str, object]]:
+    """A checkpoint whose classes are folders of images, exported both ways, and its metrics."""
+    folder = tmp_path_factory.mktemp("measured")
+    content = load(place / "odd.ckpt")
+    content[ABOUT]["class_names"] = content["hyper_parameters"]["class_names"] = [*"abcdefgh"]
+    torch.save(content, folder / "letters.ckpt")
+    make_folder(folder / "images", dict.fromkeys("abcdefgh", 3), size=(50, 43))
+    for kind, source in (("photos", "model"), ("prepared", "prepared")):
+        names = {"class_names": json.dumps([*"abcdefgh"])}
+        say_of_itself(place / f"{source}.onnx", folder / f"{kind}.onnx", names)
+    evaluate(str(folder / "letters.ckpt"), f"--data={folder / 'images'}", "--split=all")
+    return folder, read_json(folder / "letters.all.metrics.json")
+
+
+@pytest.mark.parametrize("kind", ["photos", "prepared"])
+def test_a_file_is_measured_as_its_checkpoint(measured, capsys, kind):
+    folder, expected = measured
+    file = folder / f"{kind}.onnx"
+    evaluate(str(file), f"--data={folder / 'images'}", "--split=all")
+    found = read_json(folder / f"{kind}.onnx.all.metrics.json")
+    assert len({*np.argmax(expected["confusion_matrix"], axis=1)}) > 1
+    assert found["loss"] == pytest.approx(expected["loss"], abs=1e-4)
+    same = ("accuracy", "correct", "f1", "top5", "confusion_matrix", "per_class", "total")
+    assert {name: found[name] for name in same} == {name: expected[name] for name in same}
+    assert found["megabytes"] == file.stat().st_size / 1e6
+    assert 0 < found["latency_ms_p50"] <= found["latency_ms_p95"]
+    assert f"{found['megabytes']:.1f} MB; an image takes" in capsys.readouterr().out
+
+
+@cases(
+    "args expected",
+    (["photos.onnx"], r"^error: --data: 'photos\.onnx' does not say what images"),
+    (["photos.onnx", "--data=images", "--calibrate"], "calibrate that, and export it anew"),
+    (["photos.onnx", "--data=Drawn"], r"takes RGB photos from files; export it with --prepared"),
+    (["decides.onnx", "--data=images"], "'decides.onnx' decides by thresholds"),
+    (["foreign.onnx", "--data=images"], "'foreign.onnx' was not written by"),
+    (["model.pt2", "--data=images"], r"'model\.pt2' is no checkpoint"),
+    (["images.onnx", "--data=images"], "'images.onnx' cannot be opened as a file of ONNX"),
+)
+def test_what_cannot_be_measured_so_is_one_line(measured, workplace, capsys, args, expected):
+    for path in measured[0].iterdir():
+        Path(path.name).symlink_to(path)
+    for name, texts in (("decides", {"thresholds": "{}"}), ("foreign", {"class_names": ""})):
+        say_of_itself(Path("photos.onnx"), Path(f"{name}.onnx"), texts)
+    Path("images.onnx").write_bytes(b"no image")
+    assert re.search(expected, one_line(lambda: evaluate(*args), capsys))
+
+
+class Drawn(SyntheticFlowersDataModule):
+    """Images of no files."""
+
+    class_names = [*"abcdefgh"]

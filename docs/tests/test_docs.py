@@ -26,6 +26,7 @@ from tests.conftest import (
     TINY_DATA,
     TINY_TRAINER,
     as_in_a_terminal,
+    call,
     draw_image,
     evaluate,
     fit,
@@ -168,6 +169,7 @@ def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tiny_run.parents[1])
     make_folder(tmp_path / "others", dict.fromkeys(SyntheticFlowersDataModule().class_names, 4))
     options = words(command.replace("NAME", "tiny"), str(tmp_path / "others"))
+    call(export, tiny_run / "checkpoints" / "best.ckpt", "--output=model.onnx", "--overwrite")
     evaluate(*options, "--output=evaluated.json")
     assert Path("evaluated.json").exists()
 

@@ -247,15 +247,22 @@ def write_onnx(network: ProbabilityNetwork, model: "ImageClassifier", path: Path
 
 
 def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
-    """Loads a file of ONNX into ONNX Runtime on the CPU, with as many threads as torch has."""
+    """Loads a file of ONNX as a function from images to probabilities."""
+    session = open_onnx(path)
+    return lambda images: torch.from_numpy(
+        session.run(None, {"images": images.contiguous().numpy()})[0]
+    )
+
+
+def open_onnx(path: Path) -> Any:
+    """Opens a file of ONNX in ONNX Runtime on the CPU, with as many threads as torch has."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     options.intra_op_num_threads = torch.get_num_threads()
-    session: Any = onnxruntime.InferenceSession(
-        str(path), options, providers=["CPUExecutionProvider"]
-    )
-    return lambda images: torch.from_numpy(
-        session.run(None, {"images": images.contiguous().numpy()})[0]
-    )
+    try:
+        return onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    except Exception as error:  # it raises many types
+        reason = str(error).splitlines()[0]
+        raise UserError(f"'{path}' cannot be opened as a file of ONNX ({reason})") from error

@@ -15,6 +15,7 @@ import pytest
 import simplejpeg
 import torch
 from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.images import FileDataset, Preprocessing
 from lightkeeper.images._decode import check_image, open_image, read_bands, upright_size
 from lightkeeper.images._layout import cpu_limit
 from PIL import Image, ImageOps
@@ -43,13 +44,15 @@ def test_an_image_is_turned_the_way_its_exif_data_say(tmp_path, suffix, orientat
     path = save(smooth(48, 32), tmp_path / f"image.{suffix}", exif=turned(orientation))
     with open_image(path) as image:
         assert upright_size(image, path) == ((32, 48) if orientation > 4 else (48, 32))
+    steps = Preprocessing(resize=8, crop=8, mean=[0.5] * 3, std=[0.5] * 3)
+    photo = FileDataset([path], torch.tensor([0]), steps).photo(0)
     with Image.open(path) as image:
-        assert difference(decoded(path), ImageOps.exif_transpose(image)).max() == 0
+        assert difference(photo, ImageOps.exif_transpose(image)).max() == 0
     if suffix == "tif":
         pytest.importorskip(
             "tifffile", reason="of the extra tiff, which reads such files with --data.channels"
         )
-    assert torch.equal(read_bands(path, (3, 8)), decoded(path))
+    assert torch.equal(read_bands(path, (3, 8)), photo)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])

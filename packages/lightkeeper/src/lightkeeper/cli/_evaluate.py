@@ -45,6 +45,7 @@ class EvaluateCommand(Command):
     """True if the model's ``predictions`` shall have logits; known before the trainer is built."""
     _trained_on: type[ImageDataModule] | None = None
     _remembered: Mapping[str, object] = {}
+    _states: Mapping[str, object] = {}
 
     def default_classes(self, line: CommandLine) -> Mapping[str, type]:
         """Opens the checkpoint, and returns the data that it was trained with."""
@@ -169,7 +170,7 @@ class EvaluateCommand(Command):
         }
         output = self.config.output
         if output is None and self.measures_all(stage):
-            output = Path(checkpoint).with_suffix(f".{split}.metrics.json")
+            output = Path(f"{checkpoint.removesuffix('.ckpt')}.{split}.metrics.json")
         try:
             self.show_results(metrics, split)
         finally:  # also if nobody reads on, as head

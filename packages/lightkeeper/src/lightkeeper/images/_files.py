@@ -243,6 +243,12 @@ class FileDataset:
         """One image as evaluation sees it, (channels, *crop)."""
         return prepare(self.path(index), self.preprocessing)
 
+    def photo(self, index: int) -> Tensor:
+        """One image as it is stored, upright, uint8 (3, height, width)."""
+        file = self.path(index)
+        with open_image(file) as image:
+            return decode(image, file)
+
     def name(self, index: int) -> str:
         """The file's class folder and name, fit to print."""
         return printable(Path(*self.path(index).parts[-2:]))
