@@ -71,8 +71,7 @@ def describe_file(path: str) -> dict[str, Any]:
         )
     if "thresholds" in texts or texts["has_one_class"] == "false":
         raise UserError(
-            f"'{path}' decides by thresholds; examples/deploy/evaluate_onnx.py measures such a file"
-            " beside its checkpoint"
+            f"'{path}' decides by thresholds, whose metrics only its checkpoint has; evaluate that"
         )
     preprocessing = {name: json.loads(texts[name]) for name in _NUMBERS if name in texts}
     preprocessing |= {name: texts[name] for name in ("fit", "interpolation") if name in texts}
