@@ -111,7 +111,7 @@ def serve_photos(data: ImageDataModule, split: str) -> None:
     data.setup("test")
     dataset = data.splits[split]
     if not isinstance(dataset, FileDataset) or "bits" in dataset.preprocessing:
-        raise UserError("takes RGB photos from files; export it with --prepared")
+        raise UserError("the model takes RGB photos from files; export it with --prepared")
     files = [dataset.path(index) for index in range(len(dataset))]
     data.splits = {split: PhotoDataset(files, dataset.labels, dataset.preprocessing)}
     data.batch_size = 1
