@@ -38,7 +38,6 @@ class ImagesPerSecond(Callback):
         """Starts the clocks; no epoch starts if a run resumes within one."""
         self._first_step = trainer.global_step + 1
         self._estimate_from: float | None = None
-        self._estimated = False
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -58,8 +57,7 @@ class ImagesPerSecond(Callback):
     ) -> None:
         """Logs the speed since it was last logged."""
         self._batches += 1
-        if not self._estimated:
-            self._estimate(trainer)
+        self._estimate(trainer)
         if is_logged(trainer):
             images = self._batches * len(batch[0]) * trainer.world_size
             pl_module.log("train/images_per_second", images / (time.perf_counter() - self._since))
@@ -72,12 +70,12 @@ class ImagesPerSecond(Callback):
             self._estimate_from = time.perf_counter()
         if steps < _ESTIMATE_STEPS or self._estimate_from is None:
             return
-        self._estimated = True
         remaining = trainer.estimated_stepping_batches - trainer.global_step
         if trainer.is_global_zero and 0 < remaining < math.inf:
             seconds = (time.perf_counter() - self._estimate_from) / steps * remaining
             duration = timedelta(seconds=math.ceil(seconds))
             note(f"training will take about {duration} (h:mm:ss), validation not counted")
+        self._estimate_from = None
 
 
 class LearningRate(Callback):
