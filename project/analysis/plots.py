@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torchmetrics.classification import BinaryPrecisionRecallCurve, BinaryROC
 from torchmetrics.functional.classification import (
@@ -61,9 +62,9 @@ def _note_missing_font() -> None:
     )
 
 
-def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
+def confusion_figure(confusion: ArrayLike, class_names: Sequence[str]) -> Figure:
     """Draws a confusion matrix, rows normalised by true class, with counts in the cells."""
-    counts = confusion.cpu().numpy()
+    counts = np.asarray(confusion)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     labels = [shorten(name) for name in class_names]
     # more than 30 classes share the space, without names

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
@@ -76,11 +75,10 @@ class ConfusionMatrixPlot(Callback):
         is_known = "confusion_matrix" in results and pl_module.has_one_class
         if trainer.sanity_checking or not is_known:
             return
-        matrix = torch.tensor(results["confusion_matrix"])
         log_figure(
             trainer,
             f"{split}/confusion_matrix",
-            lambda: plots.confusion_figure(matrix, pl_module.class_names),
+            lambda: plots.confusion_figure(results["confusion_matrix"], pl_module.class_names),
         )
 
     on_test_end = on_validation_end
@@ -138,8 +136,7 @@ class PlotFiles(Callback):
         is_known = "confusion_matrix" in test
         # a multi-label model has one matrix for each class
         if is_known and pl_module.has_one_class:
-            matrix = torch.tensor(test["confusion_matrix"])
-            figures["confusion_matrix"] = plots.confusion_figure(matrix, names)
+            figures["confusion_matrix"] = plots.confusion_figure(test["confusion_matrix"], names)
         if is_known and len(names) <= 100:  # more bars would be illegible
             figures["classes"] = plots.class_figure(class_rates(test), names)
         (run / "plots").mkdir(parents=True, exist_ok=True)
