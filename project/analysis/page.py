@@ -10,10 +10,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from lightkeeper.images import ImageDataModule
 from matplotlib.figure import Figure
-from PIL import Image
 from torch import Tensor, stack, tensor
 from torchmetrics.functional.classification import binary_auroc
-from torchvision.transforms.v2.functional import resize
+from torchvision.transforms.v2.functional import resize, to_pil_image
 
 from project.analysis.calibration import abstention_figure, reliability, reliability_figure
 from project.analysis.evaluation import (
@@ -195,7 +194,7 @@ def _jpeg_url(image: Tensor) -> str:
     if max(image.shape[1:]) > _THUMBNAIL:
         image = resize(image, [_THUMBNAIL], antialias=True)
     file = io.BytesIO()
-    Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "jpeg", quality=88)
+    to_pil_image(image).save(file, "jpeg", quality=88)  # type: ignore[no-untyped-call]
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
