@@ -13,7 +13,7 @@ from ._checkpoint_io import Checkpoint, first_sound
 from ._errors import require
 from ._files import CHECKPOINTS, LAST, PREVIOUS, resumable
 from ._loggers import begin_anew, load_loggers, save_loggers
-from ._metric_states import State, States, cpu_copies, gather, load_metrics, save_metrics
+from ._metric_states import State, cpu_copies, gather, load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
 from ._training import convert_to_double, restore_numbers
@@ -33,6 +33,9 @@ _METRICS = "newest_metrics"
 _SHOULD_STOP = "should_stop"
 _STATES = "metric_states"
 _STEPS_SAVED = "steps_saved"
+_OPTIMIZERS = "optimizer_states"
+_VALIDATED = "validated"  # the progress of validation
+_RESTORED_LATER = (_OPTIMIZERS, _METRICS, _LOGGED, _GRADIENTS)  # if they are in a checkpoint
 _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
 
@@ -92,12 +95,7 @@ class LastCheckpoint(Callback):
         self.every_minutes = every_minutes
         self.every_n_steps = every_n_steps
         self._request = StopRequest()
-        self._validated: dict[str, object] = {}  # in a checkpoint that training resumes from
-        self._metrics: State = {}
-        self._states: list[States] | None = None
-        self._optimizers: list[Checkpoint] = []
-        self._logged: list[str] | None = None  # where the checkpoint may be of an epoch's end
-        self._gradients: list[State] = []
+        self._loaded: Checkpoint = {}  # what of a checkpoint is left to restore
         self._is_saving = False
         self._save_took = 0.0
 
@@ -118,17 +116,15 @@ class LastCheckpoint(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores what Lightning and torch cast as they load, or begins loggers' files anew."""
-        if not self._validated:
+        if not self._loaded:
             begin_anew(trainer)
         self._restore_metrics(trainer, pl_module)
-        restore_numbers(trainer, self._optimizers)
-        self._optimizers = []
-        if self._gradients:
-            own = self._gradients[trainer.global_rank % len(self._gradients)]
+        restore_numbers(trainer, self._loaded.pop(_OPTIMIZERS, []))
+        if gradients := self._loaded.pop(_GRADIENTS, []):
+            own = gradients[trainer.global_rank % len(gradients)]
             for name, parameter in pl_module.named_parameters():
                 if name in own and own[name].shape == parameter.shape:
                     parameter.grad = own[name].to(parameter)
-            self._gradients = []
         self._saved_at = self._agreed_at = time.monotonic()
         self._agreed_step = self._next_agreement = trainer.global_step
 
@@ -136,11 +132,12 @@ class LastCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
         """Saves, or saves and stops, if any process wants to."""
-        if self._validated:
-            correct_progress(trainer, self._validated)
-            self._validated = {}
-            if batch_idx == 0 and self._logged is not None:
-                forget_epoch(trainer, self._logged)
+        if self._loaded:
+            correct_progress(trainer, self._loaded.pop(_VALIDATED))
+            logged = self._loaded.get(_LOGGED)  # where it may be of an epoch's end
+            if batch_idx == 0 and logged is not None:
+                forget_epoch(trainer, logged)
+            self._loaded = {}
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._do(self._agree(trainer, between_epochs=batch_idx == 0), trainer)
 
@@ -185,13 +182,10 @@ class LastCheckpoint(Callback):
         """Restores states; remembers the newest metrics, at which schedules may look at first."""
         if not trainer.training:
             return
-        self._validated = validated_in(checkpoint)
-        # of a checkpoint from before this callback, there are none
-        self._metrics = checkpoint.get(_METRICS, {})  # Lightning clears the trainer's before
-        self._states = checkpoint.get(_STATES, [])  # Lightning casts the module's afterwards
-        self._optimizers = checkpoint.get("optimizer_states", [])
-        self._logged = checkpoint.get(_LOGGED)
-        self._gradients = checkpoint.get(_GRADIENTS, [])
+        # Lightning clears the trainer's metrics before, and casts the module's afterwards
+        later = {name: checkpoint[name] for name in _RESTORED_LATER if name in checkpoint}
+        states = checkpoint.get(_STATES, [])  # none in a checkpoint from before this callback
+        self._loaded = {_VALIDATED: validated_in(checkpoint), _STATES: states, **later}
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
         restore_steps_saved(trainer, checkpoint.get(_STEPS_SAVED, {}))
         trainer.should_stop = checkpoint.get(_SHOULD_STOP, False)
@@ -201,12 +195,11 @@ class LastCheckpoint(Callback):
 
     def _restore_metrics(self, trainer: Trainer, module: LightningModule) -> None:
         # a checkpoint from before has numbers
-        metrics = {name: torch.as_tensor(value) for name, value in self._metrics.items()}
+        newest = self._loaded.pop(_METRICS, {})
+        metrics = {name: torch.as_tensor(value) for name, value in newest.items()}
         trainer.callback_metrics.update(metrics)
-        self._metrics = {}
-        if self._states is not None:
-            load_metrics(trainer, module, self._states)
-            self._states = None
+        if (states := self._loaded.pop(_STATES, None)) is not None:
+            load_metrics(trainer, module, states)
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """Returns what all processes do now.
