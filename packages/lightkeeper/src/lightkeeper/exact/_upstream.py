@@ -36,7 +36,7 @@ PRIVATE_NAMES = {
     f"{_EPOCH_LOOP}:_TrainingEpochLoop._broadcast_sigterm_tensor": "f669f58bdf01",
     # _ExactResults: where self.log adds a value to those of the epoch
     f"{_RESULTS}:_ResultCollection.update_metrics": "9e7b1a23b65c",
-    # log_end_of_short_epoch: what steps have logged for loggers
+    # _ExactResults, log_end_of_short_epoch of images: what steps have logged for loggers
     f"{_RESULTS}:_ResultCollection.metrics": "1575466adf8b",
     # set_update_count: by which torchmetrics knows that there is a state
     "torchmetrics.metric:Metric.reset": "74d0d5d25578",
@@ -68,24 +68,6 @@ def is_accumulating(trainer: Trainer) -> bool:
     done = trainer.fit_loop.batch_idx + 1
     last = done >= trainer.num_training_batches or trainer.is_last_batch
     return done % trainer.accumulate_grad_batches > 0 and not last
-
-
-def log_end_of_short_epoch(trainer: Trainer) -> None:
-    """Hands loggers what steps have logged in an epoch that ends before Lightning does so."""
-    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    loop = trainer.fit_loop.epoch_loop
-    if (
-        loop.batch_idx < (every - 1) * trainer.accumulate_grad_batches  # fewer steps than every
-        and trainer.is_last_batch
-        and trainer.global_step % every
-        and trainer.loggers
-    ):
-        # by Lightning's names of steps' values, without those that are not for loggers
-        logged = loop._results.metrics(on_step=True)["log"]
-        newest = {"epoch": trainer.current_epoch, **{n: x.item() for n, x in logged.items()}}
-        step = int(newest.pop("step", loop._batches_that_stepped - 1))
-        for logger in trainer.loggers:
-            logger.log_metrics(newest, step)
 
 
 def correct_progress(trainer: Trainer, validated: dict[str, object]) -> None:

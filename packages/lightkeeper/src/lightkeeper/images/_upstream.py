@@ -39,6 +39,24 @@ def logged_values(checkpoint: dict[str, Any]) -> dict[str, object]:
     return {name: state[name] for name in _LOGGED if name in state}
 
 
+def log_end_of_short_epoch(trainer: Trainer) -> None:
+    """Hands loggers what steps have logged in an epoch that ends before Lightning does so."""
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+    loop = trainer.fit_loop.epoch_loop
+    if (
+        loop.batch_idx < (every - 1) * trainer.accumulate_grad_batches  # fewer steps than every
+        and trainer.is_last_batch
+        and trainer.global_step % every
+        and trainer.loggers
+    ):
+        # by Lightning's names of steps' values, without those that are not for loggers
+        logged = loop._results.metrics(on_step=True)["log"]
+        newest = {"epoch": trainer.current_epoch, **{n: x.item() for n, x in logged.items()}}
+        step = int(newest.pop("step", loop._batches_that_stepped - 1))
+        for logger in trainer.loggers:
+            logger.log_metrics(newest, step)
+
+
 def length_attributes(schedule: Mapping[str, Any]) -> list[str]:
     """Names the attributes in a schedule's state that follow from the length of training."""
     changed = schedule.get("lengths")
