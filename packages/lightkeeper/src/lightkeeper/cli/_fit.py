@@ -107,9 +107,15 @@ class FitCommand(Command):
             default=True,
             help="Keeps best.ckpt, chosen by --monitor; if false, it is the last.",
         )
-        for name, check in {"class_names": require_class_names, "preprocessing": None}.items():
-            target = f"model.init_args.{name}"
-            parser.link_arguments(f"data.{name}", target, check, apply_on="instantiate")
+        parser.link_arguments(
+            "data.class_names",
+            "model.init_args.class_names",
+            require_class_names,
+            apply_on="instantiate",
+        )
+        parser.link_arguments(
+            "data.preprocessing", "model.init_args.preprocessing", apply_on="instantiate"
+        )
 
     def before_instantiate_classes(self) -> None:
         """Finds the run's folder, and chooses what depends on it and on the machine."""
