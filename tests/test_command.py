@@ -92,6 +92,7 @@ class OwnFinder(LearningRateFinder):
 
 
 EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
+OPTIMIZER = "--model.optimizer"
 
 
 @cases(
@@ -114,8 +115,23 @@ EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/acc"
         "ModelPruning could not resume; prune the weights of the finished run",
     ),
     ("--trainer.enable_checkpointing=false", "add --callbacks.best_checkpoint false --callbacks"),
+    (f"{OPTIMIZER}=SGD {OPTIMIZER}.lr=-1", f"{OPTIMIZER}: SGD(lr=-1.0): Invalid learning rate: -1"),
+    (f"{OPTIMIZER}=SGD {OPTIMIZER}.lr=.nan", f"{OPTIMIZER}.lr must be a finite number, got nan"),
+    (f"{OPTIMIZER}=SGD {OPTIMIZER}.lr=.inf", f"{OPTIMIZER}.lr must be a finite number, got inf"),
+    (f"{OPTIMIZER}=timm.optim.Adafactor", f"{OPTIMIZER}.lr must be a finite number, got None"),
+    (f"{OPTIMIZER}=SGD {OPTIMIZER}.nesterov=true", "Nesterov momentum requires a momentum"),
+    (
+        f"{OPTIMIZER}=AdamW {OPTIMIZER}.betas=[1,2]",
+        "AdamW(betas=(1.0, 2.0)): Invalid beta parameter",
+    ),
+    (
+        f"{OPTIMIZER}=Adam {OPTIMIZER}.fused=true {OPTIMIZER}.foreach=true",
+        "`fused` and `foreach` cannot be `True` together",
+    ),
 )
-def test_what_a_trainer_or_a_run_refuses_is_one_line(options, reason, workplace, capsys):
+def test_what_a_trainer_an_optimizer_or_a_run_refuses_is_one_line(
+    options, reason, workplace, capsys
+):
     assert reason in one_line(lambda: small(*options.split()), capsys)
 
 
@@ -178,12 +194,13 @@ def test_importing_the_package_has_no_side_effect():
 @cases(
     "module",
     "lightkeeper.cli._parser",
+    "lightkeeper.cli._folder",  # has read_metrics
     f"{PACKAGE}.predict",
     f"{PACKAGE}.export",
     f"{PACKAGE}.report",
     f"{PACKAGE}.compare",
 )
-def test_help_imports_neither_torch_nor_lightning(module):
+def test_help_and_reading_a_runs_metrics_import_neither_torch_nor_lightning(module):
     program = f"""if True:
         import runpy, sys
         sys.argv = ["x", "--help"]
@@ -192,15 +209,6 @@ def test_help_imports_neither_torch_nor_lightning(module):
         except SystemExit as end:
             assert not end.code
         assert not {{"torch", "lightning"}} & {{*sys.modules}}
-    """
-    subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
-
-
-def test_reading_a_runs_metrics_imports_neither_torch_nor_lightning():
-    program = """if True:
-        import sys
-        from lightkeeper.cli import read_metrics
-        assert not {"torch", "lightning"} & {*sys.modules}
     """
     subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
 

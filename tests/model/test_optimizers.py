@@ -319,22 +319,6 @@ def test_each_optimizer_of_torch_trains_or_is_refused_in_one_line(name, workplac
     assert UNFIT[name] in line
 
 
-@cases(
-    "flags answer",
-    ("SGD .lr=-1", "--model.optimizer: SGD(lr=-1.0): Invalid learning rate: -1"),
-    ("SGD .lr=.nan", "--model.optimizer.lr must be a finite number, got nan"),
-    ("SGD .lr=.inf", "--model.optimizer.lr must be a finite number, got inf"),
-    ("timm.optim.Adafactor", "--model.optimizer.lr must be a finite number, got None"),
-    ("SGD .nesterov=true", "Nesterov momentum requires a momentum"),
-    ("AdamW .betas=[1,2]", "AdamW(betas=(1.0, 2.0)): Invalid beta parameter"),
-    ("Adam .fused=true .foreach=true", "`fused` and `foreach` cannot be `True` together"),
-)
-def test_an_optimizer_that_refuses_its_options_is_one_line(flags, answer, workplace, capsys):
-    name, *arguments = flags.split()
-    flags = [f"--model.optimizer={name}", *(f"--model.optimizer{part}" for part in arguments)]
-    assert answer in one_line(lambda: small(*flags), capsys)
-
-
 class BrokenSGD(SGD):
     """An optimizer of one's own, with a bug."""
 
