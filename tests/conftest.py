@@ -4,6 +4,7 @@ import colorsys
 import csv
 import json
 import os
+import resource
 import signal
 import subprocess
 import warnings
@@ -68,6 +69,14 @@ def cases(names: str, *rows: Any, **options: Any) -> Any:
     return pytest.mark.parametrize(
         names.split() if " " in names else names, rows, **(ids | options)
     )
+
+
+@pytest.fixture
+def limit_files() -> Iterator[Callable[[int], None]]:
+    """Lets no file grow beyond so many bytes, as ``ulimit -f``."""
+    size, limits = resource.RLIMIT_FSIZE, resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda most: resource.setrlimit(size, (most, limits[1]))
+    resource.setrlimit(size, limits)
 
 
 class SmallNetwork(nn.Sequential):

@@ -8,19 +8,9 @@ from lightkeeper.images import ArrayDataset
 from project.data.augmentation import AugmentedDataModule
 
 
-def noise_splits(**sizes: int) -> dict[str, ArrayDataset]:
-    """Noise of so many images for each split, brighter for each of three classes in turns."""
-    generator = torch.Generator().manual_seed(0)
-    splits = {}
-    for split, size in sizes.items():
-        labels = torch.arange(size) % 3
-        images = torch.randint(64, (size, 3, 12, 12), generator=generator)
-        images += 64 * labels[:, None, None, None]
-        splits[split] = ArrayDataset(images.to(torch.uint8), labels, split)
-    return splits
-
-
 class NoiseDataModule(AugmentedDataModule):
+    """Noise of so many images for each split, brighter for each of three classes in turns."""
+
     class_names = ["dark", "grey", "light"]
     preprocessing = {"resize": 12, "crop": 12, "mean": [0.1, 0.5, 0.9], "std": [0.2] * 3}
 
@@ -29,7 +19,14 @@ class NoiseDataModule(AugmentedDataModule):
         self.sizes = {"train": train, "val": val, "test": test}
 
     def load(self) -> dict[str, ArrayDataset]:
-        return noise_splits(**self.sizes)
+        generator = torch.Generator().manual_seed(0)
+        splits = {}
+        for split, size in self.sizes.items():
+            labels = torch.arange(size) % 3
+            images = torch.randint(64, (size, 3, 12, 12), generator=generator)
+            images += 64 * labels[:, None, None, None]
+            splits[split] = ArrayDataset(images.to(torch.uint8), labels, split)
+        return splits
 
 
 def attached(data: Any) -> Any:

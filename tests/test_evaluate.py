@@ -4,9 +4,7 @@ import json
 import math
 import os
 import re
-import resource
 import shutil
-from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -372,14 +370,12 @@ def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     ({}, "File too large"),
 )
 def test_a_report_that_fails_leaves_the_page_that_is_there(
-    tiny_run, tmp_path, capsys, request, change, complaint
+    tiny_run, tmp_path, capsys, limit_files, change, complaint
 ):
     run = shutil.copytree(tiny_run, tmp_path / "run")
     (run / "metrics.json").write_text(json.dumps(read_json(run / "metrics.json") | change))
     (run / "report.html").write_text("of before")
-    limits = resource.getrlimit(size := resource.RLIMIT_FSIZE)
-    request.addfinalizer(partial(resource.setrlimit, size, limits))
-    resource.setrlimit(size, (50_000, limits[1]))  # as by ``ulimit -f``
+    limit_files(50_000)
     assert complaint in one_line(lambda: report_of(run), capsys)
     assert [path.read_text() for path in run.glob("*report*")] == ["of before"]
 

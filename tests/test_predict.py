@@ -2,7 +2,6 @@
 
 import csv
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -272,11 +271,9 @@ def test_what_another_process_writes_is_left_alone(checkpoint, photos, workplace
     assert len(rows("rows.csv")) == 11
 
 
-def test_embeddings_are_whole_or_not_there(checkpoint, photos, workplace, capsys, request):
+def test_embeddings_are_whole_or_not_there(checkpoint, photos, workplace, capsys, limit_files):
     Path("rows.npy").write_text("of before")
-    limits = resource.getrlimit(size := resource.RLIMIT_FSIZE)
-    request.addfinalizer(partial(resource.setrlimit, size, limits))
-    resource.setrlimit(size, (2_000, limits[1]))  # as by ``ulimit -f``
+    limit_files(2_000)
     files = ["--output=rows.csv", "--embeddings=rows.npy", "--overwrite"]
     assert "File too large" in one_line(lambda: label(checkpoint, photos, *files), capsys)
     assert [path.read_text() for path in Path().glob("*rows*.npy")] == ["of before"]

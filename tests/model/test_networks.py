@@ -217,8 +217,7 @@ def test_each_parameter_is_in_one_block_and_blocks_compute_one_after_the_other(a
 def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_trained(
     arch, freeze, side
 ):
-    preprocessing: Any = {"resize": side, "crop": side, "mean": [0.5] * 3, "std": [0.25] * 3}
-    model = ImageClassifier(["a", "b", "c"], preprocessing, arch=arch, freeze=freeze)
+    model = ImageClassifier(["a", "b", "c"], of_size(side), arch=arch, freeze=freeze)
     for parameter in model.parameters():
         if parameter.ndim == 1:
             nn.init.ones_(parameter)  # timm's zeros would keep a gradient from what is before
