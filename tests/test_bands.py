@@ -5,11 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightkeeper.exact._errors import UnreadableFileError
 from lightkeeper.images import Preprocessing
-from lightkeeper.images._decode import read_bands
 from lightkeeper.images._preprocessing import fit_image
-from PIL import Image
 from timm.models import adapt_input_conv
 from torch.nn.functional import interpolate
 
@@ -25,7 +22,6 @@ from tests.conftest import (
     SMALL_FILES,
     TINY_TRAINER,
     call,
-    cases,
     evaluate,
     fit,
     label,
@@ -82,74 +78,6 @@ def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_
         call(export, best, f"--output={tmp_path / ending}.{ending}")
         assert "images: uint16 (N, 5, height, width)" in capsys.readouterr().out
     assert "data:image/jpeg" in report_of(run).read_text()
-
-
-@cases(
-    "ending shape bits",
-    *(("npy", (20, 30), 8), ("npy", (20, 30, 7), 16), ("png", (20, 30), 8), ("png", (20, 30), 16)),
-    *(
-        ("png", (20, 30, 2), 8),
-        ("png", (20, 30, 4), 8),
-        ("png", (20, 30, 3), 16),
-        ("png", (20, 30, 4), 16),
-    ),
-    *(("tif", (20, 30), 16), ("tif", (20, 30, 5), 16)),
-)
-def test_images_are_read_as_they_are_stored(tmp_path, ending, shape, bits):
-    path, image = (
-        tmp_path / f"image.{ending}",
-        RANDOM.integers(0, 2**bits, shape).astype(f"uint{bits}"),
-    )
-    if ending == "npy":
-        np.save(path, image)
-    elif ending == "tif":
-        tifffile = pytest.importorskip(
-            "tifffile", reason="of the extra tiff, which reads such files"
-        )
-        tifffile.imwrite(
-            path, image, photometric="minisblack", planarconfig="contig" if image.ndim > 2 else None
-        )
-    elif (bits, image.ndim) == (16, 3):
-        imagecodecs = pytest.importorskip("imagecodecs", reason="of the extra tiff, as tifffile")
-        path.write_bytes(imagecodecs.png_encode(image))
-    else:
-        Image.fromarray(image).save(path)
-    found = read_bands(path, (shape[2] if len(shape) > 2 else 1, bits))
-    np.testing.assert_array_equal(found.permute(1, 2, 0).reshape(shape), image)
-
-
-def npy(header: str) -> bytes:
-    return b"\x93NUMPY\1\0\x46\0" + header.encode().ljust(70)
-
-
-ARRAYS: list[tuple[object, str]] = [
-    (
-        np.zeros((9, 9, 3), np.uint8),
-        r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see the option",
-    ),
-    (np.zeros((9, 9, 4), np.uint16), r"uint16 \(9, 9, 4\), not uint8"),
-    (np.zeros((1, 1001, 4), np.uint8), "one side is more than 1000 times"),
-    (np.zeros((0, 0, 4), np.uint8), "one side is"),
-    (np.array([{}]), "Python objects"),
-    (npy("{'descr':'|u1','fortran_order':False,'shape':(2048,2048,4)}"), "file size"),
-    (npy("{'descr':'|u1','fortran_order':False,'shape':(9,9,4)"), "cannot be read"),
-    (b"no array", "magic string"),
-]
-TWELVE_BITS = b"P5 2 1 4095\n\x0f\xff\x01\x02"  # which PIL would clip to 8
-
-
-@cases(
-    "content complaint name bands",
-    *((*row, "a.npy", (4, 8)) for row in ARRAYS),
-    (TWELVE_BITS, "it is int32", "a.ppm", (1, 8)),
-)
-def test_what_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint, name, bands):
-    path = tmp_path / name
-    path.write_bytes(content) if isinstance(content, bytes) else np.save(
-        path, content, allow_pickle=True
-    )
-    with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*{name}' [^\n]*{complaint}[^\n]*$"):
-        read_bands(path, bands)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])

@@ -35,6 +35,7 @@ WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, INDEX, CMYK, YCBCR, LAB = 0, 1, 2, 3, 5, 6, 8
 Y, X = np.mgrid[0:21, 0:37]
 SHARES = np.stack([X / 36, Y / 20, (X + Y) % 20 / 19, 1 - X / 36], 2)  # black and white, too
 COLOURS = np.random.default_rng(0).integers(0, 256, (256, 3))
+RANDOM = np.random.default_rng(0)
 LAYOUTS: list[dict[str, Any]] = [
     {},
     {"rows": 5},
@@ -221,3 +222,71 @@ def test_bands_of_a_tiff_are_brightness_or_refused(tmp_path, photometric, bits, 
     path = tiff(tmp_path / f"image.{suffix}", numbers(1, bits), bits, photometric, tags=tags)
     with pytest.raises(UnreadableFileError, match=why):
         read_bands(path, (1, 16 if bits > 8 else 8))
+
+
+@cases(
+    "ending shape bits",
+    *(("npy", (20, 30), 8), ("npy", (20, 30, 7), 16), ("png", (20, 30), 8), ("png", (20, 30), 16)),
+    *(
+        ("png", (20, 30, 2), 8),
+        ("png", (20, 30, 4), 8),
+        ("png", (20, 30, 3), 16),
+        ("png", (20, 30, 4), 16),
+    ),
+    *(("tif", (20, 30), 16), ("tif", (20, 30, 5), 16)),
+)
+def test_images_are_read_as_they_are_stored(tmp_path, ending, shape, bits):
+    path, image = (
+        tmp_path / f"image.{ending}",
+        RANDOM.integers(0, 2**bits, shape).astype(f"uint{bits}"),
+    )
+    if ending == "npy":
+        np.save(path, image)
+    elif ending == "tif":
+        tifffile = pytest.importorskip(
+            "tifffile", reason="of the extra tiff, which reads such files"
+        )
+        tifffile.imwrite(
+            path, image, photometric="minisblack", planarconfig="contig" if image.ndim > 2 else None
+        )
+    elif (bits, image.ndim) == (16, 3):
+        imagecodecs = pytest.importorskip("imagecodecs", reason="of the extra tiff, as tifffile")
+        path.write_bytes(imagecodecs.png_encode(image))
+    else:
+        Image.fromarray(image).save(path)
+    found = read_bands(path, (shape[2] if len(shape) > 2 else 1, bits))
+    np.testing.assert_array_equal(found.permute(1, 2, 0).reshape(shape), image)
+
+
+def npy(header: str) -> bytes:
+    return b"\x93NUMPY\1\0\x46\0" + header.encode().ljust(70)
+
+
+ARRAYS: list[tuple[object, str]] = [
+    (
+        np.zeros((9, 9, 3), np.uint8),
+        r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see the option",
+    ),
+    (np.zeros((9, 9, 4), np.uint16), r"uint16 \(9, 9, 4\), not uint8"),
+    (np.zeros((1, 1001, 4), np.uint8), "one side is more than 1000 times"),
+    (np.zeros((0, 0, 4), np.uint8), "one side is"),
+    (np.array([{}]), "Python objects"),
+    (npy("{'descr':'|u1','fortran_order':False,'shape':(2048,2048,4)}"), "file size"),
+    (npy("{'descr':'|u1','fortran_order':False,'shape':(9,9,4)"), "cannot be read"),
+    (b"no array", "magic string"),
+]
+TWELVE_BITS = b"P5 2 1 4095\n\x0f\xff\x01\x02"  # which PIL would clip to 8
+
+
+@cases(
+    "content complaint name bands",
+    *((*row, "a.npy", (4, 8)) for row in ARRAYS),
+    (TWELVE_BITS, "it is int32", "a.ppm", (1, 8)),
+)
+def test_what_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint, name, bands):
+    path = tmp_path / name
+    path.write_bytes(content) if isinstance(content, bytes) else np.save(
+        path, content, allow_pickle=True
+    )
+    with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*{name}' [^\n]*{complaint}[^\n]*$"):
+        read_bands(path, bands)
