@@ -37,7 +37,7 @@ from tests.conftest import (
     read_json,
     small,
 )
-from tests.test_command_line import OWN_MODEL, V2, parse, split
+from tests.test_command_line import OWN_MODEL, V2, split
 
 PACKAGE = FitCLI.__module__.partition(".")[0]
 
@@ -310,32 +310,6 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
         lambda: fit(FLOWERS, *SLIM, *ONE_CPU, "--data.batch_size=64", *split(args)), capsys
     )
     assert sorted(workplace.iterdir()) == before
-
-
-@cases(
-    "text answer",
-    (bytes(range(256)), "'c.yaml' cannot be read: 'utf-8' codec can't decode"),
-    (b"trainer: {max_epochs: [3", "c.yaml: while parsing a flow sequence in"),
-    (
-        b"trainer: !!python/object/apply:os.system [exit]",
-        "c.yaml: could not determine a constructor",
-    ),
-    (
-        b"[" * 5000,
-        "c.yaml: while increasing flow level exceeded maximum nesting depth|c.yaml: while parsing"
-        " a flow node did not find expected node content",  # of older versions of PyYAML
-    ),
-    (b"hello", "c.yaml: expected 'option: value', got 'hello'"),
-    (
-        b"trainer: {max_epochs: 1}\nmodel:\n  arch: resnet18\n  arch: resnet34\n",
-        "c.yaml: 'arch' is given twice in the mapping of line 3",
-    ),
-    (b"data:\n  batch_size: 4\ndata:\n  flip: false\n", "'data' is given twice"),
-)
-def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsys):
-    (workplace / "c.yaml").write_bytes(text)
-    said = one_line(lambda: parse("--config=c.yaml"), capsys)
-    assert any(words in said for words in answer.split("|"))
 
 
 @cases(

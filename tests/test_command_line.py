@@ -152,20 +152,6 @@ def test_flags_win_over_later_configs_these_over_earlier_ones_and_a_plus_adds_to
     assert capsys.readouterr().err.splitlines() == notes
 
 
-@cases(
-    "options epochs",
-    ("--trainer.max_steps=100", -1),
-    ("--trainer.max_time=00:00:10:00", -1),
-    ("--config={trainer: {max_steps: 100}}", -1),
-    ("--trainer.max_steps=100 --trainer.max_epochs=3", 3),
-    ("--trainer.max_steps=-1", FitCLI.defaults["trainer.max_epochs"]),
-    ("--trainer.min_epochs=2", FitCLI.defaults["trainer.max_epochs"]),
-    ("--trainer.min_epochs=9", 9),
-)
-def test_the_default_number_of_epochs_gives_way_to_another_limit(options, epochs):
-    assert parse(*split(options)).trainer.max_epochs == epochs
-
-
 class ByF1(ParsingOnly):
     """A command of an owner's, who sets all defaults in one place."""
 
@@ -177,24 +163,6 @@ def test_the_default_metric_of_the_best_checkpoint_is_set_where_defaults_are(cap
     assert ByF1(["--monitor=val/loss"]).config.monitor == "val/loss"
     text, _ = names_shown(ByF1, "--help", capsys=capsys)
     assert "--monitor val/f1 " in text
-
-
-LIMITS = [
-    *(f"limit_{split}_batches" for split in ("train", "val", "test", "predict")),
-    "overfit_batches",
-]
-
-
-@pytest.mark.parametrize(("text", "value"), [("1", 1), ("1.0", 1.0), ("2", 2), ("0.5", 0.5)])
-def test_an_integer_is_a_number_of_batches_and_a_fraction_a_share(text, value, workplace):
-    (workplace / "c.yaml").write_text(
-        "trainer:\n" + "".join(f"  {option}: {text}\n" for option in LIMITS)
-    )
-    for args in ([f"--trainer.{option}={text}" for option in LIMITS], ["--config=c.yaml"]):
-        cli = ParsingOnly(args)
-        saved = yaml.safe_load(cli.parser.dump(cli.config))["trainer"]
-        for options in (cli.config.trainer, saved):
-            assert [repr(options[option]) for option in LIMITS] == [repr(value)] * len(LIMITS)
 
 
 def names_shown(command, *args, capsys) -> tuple[str, set[str]]:

@@ -1,0 +1,74 @@
+"""What a command line and its configs say of limits, and configs that cannot be read."""
+
+import re
+
+import pytest
+import yaml
+
+from tests.toy import ToyFit, cases, one_line
+
+
+class ParsingOnly(ToyFit):
+    def before_instantiate_classes(self):
+        pass
+
+    def instantiate_classes(self):
+        pass
+
+
+@cases(
+    "options epochs",
+    ("--trainer.max_steps=100", -1),
+    ("--trainer.max_time=00:00:10:00", -1),
+    ("--config={trainer: {max_steps: 100}}", -1),
+    ("--trainer.max_steps=100 --trainer.max_epochs=3", 3),
+    ("--trainer.max_steps=-1", ToyFit.defaults["trainer.max_epochs"]),
+    ("--trainer.min_epochs=2", ToyFit.defaults["trainer.max_epochs"]),
+    ("--trainer.min_epochs=9", 9),
+)
+def test_the_default_number_of_epochs_gives_way_to_another_limit(options, epochs):
+    assert ParsingOnly(re.split(" (?=--)", options)).config.trainer.max_epochs == epochs
+
+
+LIMITS = [
+    *(f"limit_{split}_batches" for split in ("train", "val", "test", "predict")),
+    "overfit_batches",
+]
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", 1), ("1.0", 1.0), ("2", 2), ("0.5", 0.5)])
+def test_an_integer_is_a_number_of_batches_and_a_fraction_a_share(text, value, workplace):
+    (workplace / "c.yaml").write_text(
+        "trainer:\n" + "".join(f"  {option}: {text}\n" for option in LIMITS)
+    )
+    for args in ([f"--trainer.{option}={text}" for option in LIMITS], ["--config=c.yaml"]):
+        cli = ParsingOnly(args)
+        saved = yaml.safe_load(cli.parser.dump(cli.config))["trainer"]
+        for options in (cli.config.trainer, saved):
+            assert [repr(options[option]) for option in LIMITS] == [repr(value)] * len(LIMITS)
+
+
+@cases(
+    "text answer",
+    (bytes(range(256)), "'c.yaml' cannot be read: 'utf-8' codec can't decode"),
+    (b"trainer: {max_epochs: [3", "c.yaml: while parsing a flow sequence in"),
+    (
+        b"trainer: !!python/object/apply:os.system [exit]",
+        "c.yaml: could not determine a constructor",
+    ),
+    (
+        b"[" * 5000,
+        "c.yaml: while increasing flow level exceeded maximum nesting depth|c.yaml: while parsing"
+        " a flow node did not find expected node content",  # of older versions of PyYAML
+    ),
+    (b"hello", "c.yaml: expected 'option: value', got 'hello'"),
+    (
+        b"trainer: {max_epochs: 1}\nmodel:\n  arch: resnet18\n  arch: resnet34\n",
+        "c.yaml: 'arch' is given twice in the mapping of line 3",
+    ),
+    (b"data:\n  batch_size: 4\ndata:\n  flip: false\n", "'data' is given twice"),
+)
+def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsys):
+    (workplace / "c.yaml").write_bytes(text)
+    said = one_line(lambda: ParsingOnly(["--config=c.yaml"]), capsys)
+    assert any(words in said for words in answer.split("|"))
