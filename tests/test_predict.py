@@ -1,6 +1,5 @@
 """The promises of ``python -m project.predict``: the rows of a plain loop, none lost, none doubled."""
 
-import csv
 import os
 import shutil
 import signal
@@ -15,7 +14,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from lightkeeper.cli._predict import resume_rows
 from lightkeeper.exact import UserError
 from lightkeeper.images import Preprocessing
 from PIL import Image
@@ -137,21 +135,6 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, workplac
     assert "labelled 10 images; 2 cannot be read" in printed.err
     options.append(f"--output={out}")
     lines = whole.decode().splitlines(keepends=True)
-    header, *table = csv.reader(lines)
-    counts = set()
-    # cut off anywhere in the header and the strange row, and at places behind them, as on a full disk
-    for size in [*range(200), *range(len(whole), 200, -20)]:
-        out.write_bytes(whole[:size])
-        done = resume_rows(out, header)
-        assert done == table[: len(done)]
-        assert whole.startswith(out.read_bytes())
-        counts.add(len(done))
-    assert counts == {*range(13)}
-    for text in ("my only note", "x" * 200_000, "path,label\n"):
-        out.write_text(text)
-        with pytest.raises(UserError, match="has other rows or columns"):
-            resume_rows(out, header)
-        assert out.read_text() == text
     out.write_text("".join(lines[:7]) + lines[7][:9])  # five rows are whole
     with pytest.raises(UserError, match="--overwrite replaces it"):
         label(*options)

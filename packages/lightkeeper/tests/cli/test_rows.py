@@ -1,0 +1,34 @@
+"""The rows of predictions that a file has already, wherever it was cut off."""
+
+import csv
+import io
+
+import pytest
+from lightkeeper.cli._predict import resume_rows
+from lightkeeper.exact import UserError
+
+HEADER = ["path", "label", "confidence", "error"]
+STRANGE = ['line\nbreak, "caf\\xe9".png', "daisy", "0.25", ""]
+TABLE = [STRANGE, *([f"{number}.png", "rose", "0.5", ""] for number in range(11))]
+
+
+def test_whole_rows_are_kept_wherever_a_file_was_cut_off_as_on_a_full_disk(tmp_path):
+    out = tmp_path / "rows.csv"
+    csv.writer(text := io.StringIO(newline=""), lineterminator="\n").writerows([HEADER, *TABLE])
+    whole = text.getvalue().encode()
+    counts = set()
+    for size in range(len(whole) + 1):
+        out.write_bytes(whole[:size])
+        done = resume_rows(out, HEADER)
+        assert done == TABLE[: len(done)]
+        assert whole.startswith(out.read_bytes())
+        counts.add(len(done))
+    assert counts == {*range(13)}
+
+
+@pytest.mark.parametrize("text", ["my only note", "x" * 200_000, "path,label\n"])
+def test_a_file_of_other_rows_is_refused_and_stays(tmp_path, text):
+    (out := tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(UserError, match="has other rows or columns"):
+        resume_rows(out, HEADER)
+    assert out.read_text() == text
