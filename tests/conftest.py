@@ -251,15 +251,6 @@ def make_folder(root: Path, classes: dict[str, int], size: tuple[int, int] = (40
     return root
 
 
-def write_csv(folder: Path) -> None:
-    """A CSV of the images in ``images``, with their class, and with further labels."""
-    rows = ["path,label,labels"]
-    for file in sorted((folder / "images").rglob("*.jpg")):
-        name, odd = file.parent.name, "odd" * (int(file.stem[-1]) % 2)
-        rows.append(f"{file.relative_to(folder)},{name},{name} {odd}")
-    (folder / "labels.csv").write_text("\n".join(rows))
-
-
 def quiet_trainer(**options: Any) -> Trainer:
     """A plain trainer on one CPU that leaves nothing behind."""
     quiet: dict[str, Any] = {

@@ -14,7 +14,7 @@ from torchvision.models import resnet18
 
 from benchmarks.__main__ import parser as parse_benchmarks
 from examples import unsure
-from examples.tests.files import write_imagenet, write_pets
+from examples.tests.files import write_csv, write_imagenet, write_pets
 from project import check_data, compare, export, predict, report
 from project.data import FlowersDataModule, SyntheticFlowersDataModule
 from project.fit import FitCLI
@@ -34,7 +34,6 @@ from tests.conftest import (
     make_folder,
     read_json,
     succeed,
-    write_csv,
 )
 from tests.data.test_cifar10 import write_cifar10
 from tests.test_command_line import parse as parse_fit

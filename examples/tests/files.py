@@ -36,3 +36,12 @@ def write_imagenet(folder: Path) -> None:
     """Images in the folders that the configs of ImageNet name, with others for the test."""
     for split, count in {"train": 14, "test": 3}.items():
         make_folder(folder / "imagenet" / split, dict.fromkeys("abc", count), (80, 72))
+
+
+def write_csv(folder: Path) -> None:
+    """A CSV of the images in ``images``, with their class, and with further labels."""
+    rows = ["path,label,labels"]
+    for file in sorted((folder / "images").rglob("*.jpg")):
+        name, odd = file.parent.name, "odd" * (int(file.stem[-1]) % 2)
+        rows.append(f"{file.relative_to(folder)},{name},{name} {odd}")
+    (folder / "labels.csv").write_text("\n".join(rows))

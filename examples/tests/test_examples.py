@@ -43,7 +43,7 @@ from examples.recipes.binary_metrics import OperatingPoint
 from examples.sam import SAMClassifier
 from examples.streaming import StreamingDataModule
 from examples.superclasses import SuperclassClassifier
-from examples.tests.files import write_coco, write_pets
+from examples.tests.files import write_coco, write_csv, write_pets
 from examples.write_shards import write_shards
 from project.data import FolderDataModule
 from project.model import ImageClassifier
@@ -68,7 +68,6 @@ from tests.conftest import (
     report_of,
     rows,
     small,
-    write_csv,
 )
 from tests.stubs import NoiseDataModule, require_served_alike
 

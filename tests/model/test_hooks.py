@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightkeeper.exact import UserError
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, ModelPruning
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
@@ -33,7 +32,6 @@ from tests.conftest import (
     cases,
     checkpoint_of,
     evaluate,
-    flowers,
     load,
     read_json,
     rows,
@@ -348,21 +346,6 @@ def test_a_model_that_is_unfrozen_trains_its_batch_statistics_again():
     assert not any(layer.training for layer in layers)
     model.unfreeze()
     assert all(layer.training for layer in layers)
-
-
-class Around(LightningDataModule):
-    """Serves the loaders of a data module, but calls none of its hooks."""
-
-    def train_dataloader(self) -> Any:
-        inner = flowers(32, 8, 8)
-        inner.setup("fit")
-        return inner.train_dataloader()
-
-
-@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
-def test_a_data_module_around_one_of_ours_must_hand_on_its_hooks():
-    with pytest.raises(UserError, match="loaders need it"):
-        trainer().fit(classifier(), datamodule=Around())
 
 
 class PlainCLI(LightningCLI):

@@ -9,6 +9,7 @@ import torch
 from lightkeeper.exact import UserError, uniform
 from lightkeeper.images import ArrayDataset
 from lightkeeper.images._batch import weighted_draw
+from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import CombinedLoader
 from torchvision.transforms import v2
 
@@ -19,7 +20,7 @@ from tests.stubs import (
     epoch_of,
     require_equal,
 )
-from tests.toy import LAST, ToyClassifier, ToyData, cases, fit, load, toy
+from tests.toy import LAST, ToyClassifier, ToyData, cases, fit, load, toy, toy_trainer
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
@@ -200,3 +201,18 @@ def test_repeats_takes_images_as_the_sampler_of_timm_does_each_time_augmented_an
             assert len(indices.unique()) == 300 // world_size
             added = images ^ dataset.images[indices % 300]
             assert len(added.flatten(1).unique(dim=0)) > 100 / world_size
+
+
+class Around(LightningDataModule):
+    """Serves the loaders of a data module, but calls none of its hooks."""
+
+    def train_dataloader(self):
+        inner = ToyData()
+        inner.setup("fit")
+        return inner.train_dataloader()
+
+
+@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
+def test_a_data_module_around_one_of_ours_must_hand_on_its_hooks():
+    with pytest.raises(UserError, match="loaders need it"):
+        toy_trainer().fit(toy(), datamodule=Around())
