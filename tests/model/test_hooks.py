@@ -214,21 +214,6 @@ class Contrast(ImageClassifier):
         self.log("test/contrast", self(batch.images).std())
 
 
-def test_a_run_whose_steps_only_log_ends_with_what_they_have_logged(workplace, capsys):
-    flags = (f"--model={__name__}.Contrast", ARCH, "--monitor=val/contrast", "--mode=max")
-    stop_at(6, *flags)
-    small(*flags)
-    metrics = read_json(RUN / "metrics.json")
-    assert [[*metrics[split]] for split in ("val", "test")] == [["contrast"]] * 2
-    assert "contrast" in capsys.readouterr().out
-    states = load(BEST)["callbacks"].values()
-    (score,) = (state["best_model_score"] for state in states if "best_model_score" in state)
-    assert metrics["val"]["contrast"] == pytest.approx(float(score))
-    evaluate(str(BEST), IMPORT)
-    measured = read_json(BEST.with_suffix(".test.metrics.json"))
-    assert measured["contrast"] == pytest.approx(metrics["test"]["contrast"], rel=1e-4)
-
-
 class Both(ImageClassifier):
     """Its evaluation steps measure what ours do, and log one value more."""
 
@@ -241,14 +226,20 @@ class Both(ImageClassifier):
         return super().test_step(batch, batch_idx, dataloader_idx)
 
 
-def test_what_is_logged_beside_the_metrics_is_in_the_results_of_all_commands(workplace, capsys):
-    small(f"--model={__name__}.Both", ARCH, "--monitor=val/contrast", "--mode=max")
+@cases("name", "Contrast", "Both")
+def test_what_steps_log_by_themselves_is_in_the_results_of_all_commands(workplace, capsys, name):
+    """Alone, or beside what they measure."""
+    flags = (f"--model={__name__}.{name}", ARCH, "--monitor=val/contrast", "--mode=max")
+    stop_at(6, *flags)
+    small(*flags)
     metrics = read_json(RUN / "metrics.json")
+    for split in ("val", "test"):
+        assert [*metrics[split]] == ["contrast"] or metrics[split]["total"] > 0
+        assert ("total" in metrics[split]) == (name == "Both")
+    assert capsys.readouterr().out.count("  contrast ") == 1
     states = load(BEST)["callbacks"].values()
     (score,) = (state["best_model_score"] for state in states if "best_model_score" in state)
     assert metrics["val"]["contrast"] == pytest.approx(float(score))
-    assert metrics["val"]["total"] > 0
-    assert capsys.readouterr().out.count("  contrast ") == 1
     evaluate(str(BEST), IMPORT)
     measured = read_json(BEST.with_suffix(".test.metrics.json"))
     assert measured["contrast"] == pytest.approx(metrics["test"]["contrast"], rel=1e-4)
