@@ -2,7 +2,6 @@
 
 import re
 from argparse import Namespace
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -66,34 +65,10 @@ def hub(tmp_path, monkeypatch) -> Path:
     return tmp_path / "hub" / "checkpoints"
 
 
-def test_weights_at_an_address_are_downloaded_once_by_those_that_start_together(hub, monkeypatch):
-    wanted: list[str] = []
-
-    def download(url: str, path: str, digest: str | None, progress: bool) -> None:
-        wanted.append(url)
-        assert digest == ("01234567" if "01234567" in url else None)  # torch compares it
-        torch.save(
-            get_model("shufflenet_v2_x0_5", num_classes=len(wanted)).state_dict(), f"{path}.part"
-        )
-        Path(f"{path}.part").rename(path)  # as torch does: the file appears whole
-
-    def classes(url: str) -> int:
-        return len(find_weights("resnet18", url).weights()["fc.bias"])
-
-    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
-    with ThreadPoolExecutor(4) as pool:
-        assert [*pool.map(classes, ["http://a/net-01234567.pth"] * 4)] == [1] * 4
-    # files of one name at two addresses are two
-    assert [classes(f"http://a/{run}/best.ckpt") for run in ("first", "second", "first")] == [
-        2,
-        3,
-        2,
-    ]
-
-
 @cases(
     "arch weights complaint",
     ("resnet18", "IMAGENET1K_V1", r"/hub/checkpoints/resnet18-f37072fd\.pth' is .*unreachable"),
+    ("resnet18", "http://a/net-01234567.pth", r"/hub/checkpoints/net-01234567\.pth' is .*unreach"),
     ("timm/resnet18", "DEFAULT", r"^--model.weights: 'timm/resnet18\..*' is .*unreachable"),
 )
 def test_without_a_network_one_line_names_the_file(monkeypatch, arch, weights, complaint):

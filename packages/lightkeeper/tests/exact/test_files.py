@@ -11,8 +11,9 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 from lightkeeper.exact import AtomicCheckpointIO, UserError
-from lightkeeper.images._downloads import fetch_archive
+from lightkeeper.images._downloads import fetch_archive, fetch_weights
 from torchvision.datasets.utils import download_and_extract_archive
 
 from tests.toy import cases, load
@@ -103,3 +104,23 @@ def test_what_is_not_the_archive_is_refused_whole_and_the_next_time_one_of_sever
         for _ in pool.map(lambda _: fetch_archive(address, digest, folder), "abcd"):
             assert tree(folder) == CONTENT
     assert download.call_count == 1
+
+
+def test_weights_at_an_address_are_downloaded_once_by_those_that_start_together(
+    tmp_path, monkeypatch
+):
+    wanted: list[str] = []
+
+    def download(url: str, path: str, digest: str | None, progress: bool) -> None:
+        wanted.append(url)
+        assert digest == ("01234567" if "01234567" in url else None)  # torch compares it
+        Path(f"{path}.part").write_text(f"{len(wanted)}")
+        Path(f"{path}.part").rename(path)  # as torch does: the file appears whole
+
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
+    with ThreadPoolExecutor(4) as pool:
+        paths = [*pool.map(fetch_weights, ["http://a/net-01234567.pth"] * 4)]
+    # files of one name at two addresses are two
+    paths += [fetch_weights(f"http://a/{run}/best.ckpt") for run in ("first", "second", "first")]
+    assert [path.read_text() for path in paths] == [*"1111", *"232"]
