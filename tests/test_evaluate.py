@@ -14,7 +14,6 @@ import torch
 from lightkeeper.exact import UserError
 from lightkeeper.images import ImageDataModule
 from lightkeeper.images._checkpoint import ABOUT
-from lightning.pytorch import Trainer
 from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest, bootstrap, norm, t
 from sklearn.metrics import roc_auc_score
@@ -37,6 +36,7 @@ from tests.conftest import (
     load,
     make_folder,
     one_line,
+    quiet_trainer,
     read_json,
     report_of,
     rows,
@@ -201,9 +201,7 @@ def test_training_forgets_a_calibration_which_was_of_other_weights(checkpoint):
     torch.save(content, checkpoint)
     model = ImageClassifier.load_from_checkpoint(checkpoint)
     data = ImageDataModule.load_from_checkpoint(checkpoint)
-    options: dict[str, Any] = {"logger": False, "enable_progress_bar": False}
-    trainer = Trainer(max_epochs=1, limit_train_batches=1, enable_checkpointing=False, **options)
-    trainer.fit(model, datamodule=data)
+    quiet_trainer(max_epochs=1, limit_train_batches=1).fit(model, datamodule=data)
     val = data.splits["val"]
     images = torch.stack([val.image(index) for index in range(len(val))])
     with torch.inference_mode():

@@ -1,23 +1,19 @@
 """CIFAR-10 without a network."""
 
-import hashlib
 import pickle
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torchvision.datasets import CIFAR10
+from torchvision.datasets.utils import calculate_md5
 
 from project.data import CIFAR10DataModule
+from tests.stubs import attached
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-
-
-def md5(path: Path) -> str:
-    return hashlib.md5(path.read_bytes()).hexdigest()
 
 
 def write_cifar10(root, monkeypatch, counts=(20,) * 6):
@@ -35,10 +31,12 @@ def write_cifar10(root, monkeypatch, counts=(20,) * 6):
         )
         batches.append((torch.from_numpy(images), labels))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": NAMES}))
-    *train, test = ([name, md5(folder / name)] for name in files)
+    *train, test = ([name, calculate_md5(folder / name)] for name in files)
     for name, value in {"train_list": train, "test_list": [test]}.items():
         monkeypatch.setattr(CIFAR10, name, value)
-    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": md5(folder / "batches.meta")})
+    monkeypatch.setattr(
+        CIFAR10, "meta", CIFAR10.meta | {"md5": calculate_md5(folder / "batches.meta")}
+    )
     return batches
 
 
@@ -51,9 +49,7 @@ def test_images_are_those_of_the_files_and_each_class_has_its_share_in_validatio
     tmp_path, monkeypatch, options, count
 ):
     *training, test = write_cifar10(tmp_path, monkeypatch, (120, 80, 30))
-    data: Any = CIFAR10DataModule(str(tmp_path), batch_size=20, num_workers=0, **options)
-    data.prepare_data()
-    data.setup("fit")
+    data = attached(CIFAR10DataModule(str(tmp_path), batch_size=20, num_workers=0, **options))
     parts = {name: pairs(split.images, split.labels) for name, split in data.splits.items()}
     assert data.class_names == NAMES
     assert parts["test"] == pairs(*test)  # in its order

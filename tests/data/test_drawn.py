@@ -8,16 +8,14 @@ import torch
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
 from tests.conftest import ONE_CPU, QUIET, fit
+from tests.stubs import attached
 
 SIZES = {"train_size": 40, "val_size": 16, "test_size": 17}
 
 
 def module(**options):
     settings: dict[str, Any] = SIZES | {"image_size": 32, "batch_size": 8} | options
-    data = SyntheticFlowersDataModule(**settings)
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return attached(SyntheticFlowersDataModule(**settings))
 
 
 def test_every_split_is_balanced_and_no_image_is_in_two():
