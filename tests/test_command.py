@@ -8,7 +8,7 @@ import traceback
 from functools import partial
 
 import pytest
-from lightkeeper.cli._entry import describe_error as explain, one_line_errors
+from lightkeeper.cli._entry import describe_error as explain
 from lightkeeper.exact import UserError
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LearningRateFinder
@@ -133,20 +133,6 @@ def test_what_a_trainer_an_optimizer_or_a_run_refuses_is_one_line(
     options, reason, workplace, capsys
 ):
     assert reason in one_line(lambda: small(*options.split()), capsys)
-
-
-def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_raises_it(
-    workplace, monkeypatch
-):
-    monkeypatch.setattr(ImageClassifier, "training_step", lambda model, *_: model.log("a", "text"))
-    with (
-        pytest.raises(Exception, match="`str` values cannot be logged") as found,
-        one_line_errors(),
-    ):
-        small()
-    assert (__file__, "<lambda>") in [
-        (frame.filename, frame.name) for frame in traceback.extract_tb(found.tb)
-    ]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import traceback
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from lightkeeper.exact._errors import UnreadableFileError
 from lightkeeper.images._layout import cpu_limit
 from torch import nn
 
-from tests.toy import cases, one_line
+from tests.toy import ToyClassifier, cases, fit, one_line
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -106,3 +107,17 @@ def test_nothing_is_left_frozen_at_the_end_where_libraries_list_what_they_leak()
         run_command(lambda: print(gc.get_freeze_count() > 0))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "0"]
+
+
+def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_raises_it(
+    workplace, monkeypatch
+):
+    monkeypatch.setattr(ToyClassifier, "training_step", lambda model, *_: model.log("a", "text"))
+    with (
+        pytest.raises(Exception, match="`str` values cannot be logged") as found,
+        one_line_errors(),
+    ):
+        fit()
+    assert (__file__, "<lambda>") in [
+        (frame.filename, frame.name) for frame in traceback.extract_tb(found.tb)
+    ]
