@@ -31,7 +31,7 @@ _OF_DATA: dict[str, tuple[object, str]] = {
     "channels": (PositiveInt, "Takes images as they are stored, with that many channels."),
     "bits": (Literal[8, 16], "The bits of each of these channels, by default 8."),
 }
-"""Options of ``--data`` that decide what is there, without torch, which ``--help`` does not need."""
+"""Options of ``--data`` that decide what is there, here again so that ``--help`` needs no torch."""
 _OF_TABLES = {"root", "path_column", "label_column", "split_column"}
 
 

@@ -118,10 +118,10 @@ def bootstrap_intervals(
 
 
 def _expanded_level(count: int) -> float:
-    """Returns the lower percentile, as a share, that gives 95% intervals of draws of few.
+    """Returns the share of draws that a 95% interval leaves below it.
 
-    That of a normal distribution at Student's quantile (Abramowitz and Stegun, 1964, 26.7.5), times
-    what draws of ``count`` are too narrow by. scipy, which has that quantile, is an extra.
+    Draws of few groups are too narrow: it is the normal distribution's at -t sqrt(n / (n - 1)), with
+    Student's t by its series (Abramowitz and Stegun, 1964, 26.7.5), as scipy is an extra.
     """
     z = NormalDist().inv_cdf(0.975)
     freedom = max(1, count - 1)

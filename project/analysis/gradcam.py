@@ -33,7 +33,7 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
         ValueError: The network has no such layer.
     """
     outputs, gradients = _layers(model, images)
-    # as many rows of a tensor of heads are tokens, too
+    # four dimensions with as many rows as there are tokens are attention's heads, no map
     counts = {output.shape[1] for output in outputs if output.ndim == 3}
     for output, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
         if gradient is None or len(output) != len(images) or not gradient.any():

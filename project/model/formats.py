@@ -133,7 +133,9 @@ def _fitted(network: ProbabilityNetwork, model: "ImageClassifier", images: Tenso
     """Fits images as the file does, (N, channels, *crop), if evaluation does likewise."""
     fitted: Tensor = network.resize(images)
     white = torch.iinfo(images.dtype).max
-    difference = (fitted.float() - _evaluated(network, model, images).float()).abs().max()
+    difference = (
+        (fitted.float() - _resized_as_in_evaluation(network, model, images).float()).abs().max()
+    )
     if difference > white / 255:
         raise UserError(
             "the file would not resize as evaluation does: pixels differ by up to"
@@ -142,7 +144,9 @@ def _fitted(network: ProbabilityNetwork, model: "ImageClassifier", images: Tenso
     return fitted.to(images.dtype)
 
 
-def _evaluated(network: ProbabilityNetwork, model: "ImageClassifier", images: Tensor) -> Tensor:
+def _resized_as_in_evaluation(
+    network: ProbabilityNetwork, model: "ImageClassifier", images: Tensor
+) -> Tensor:
     """Fits images as evaluation does."""
     if not network.photos:
         return images
@@ -189,7 +193,9 @@ def _checks(network: ProbabilityNetwork, model: "ImageClassifier") -> list[dict[
     for shape in ((61, 83), (97, 64), (48, 48)) if network.photos else [crop] * 3:
         images = _smooth(model, 1, shape, generator)
         with torch.inference_mode():
-            probabilities = model.predict_step(_evaluated(network, model, images), 0)[0]
+            probabilities = model.predict_step(
+                _resized_as_in_evaluation(network, model, images), 0
+            )[0]
         pixels = base64.b64encode(images.numpy().tobytes()).decode()
         shares = [round(share, 6) for share in probabilities.tolist()]
         checks.append({"shape": [*images.shape], "pixels": pixels, "probabilities": shares})

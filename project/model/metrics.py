@@ -17,7 +17,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 _MOST = 2.0**40
-"""The largest loss of a row in the row's units, of which 2^23 images still fit 64 bits."""
+"""The largest count of a loss in its unit: sums over 2^23 images still fit 64 bits."""
 
 
 Results = dict[str, Any]
@@ -54,7 +54,7 @@ class SetMetrics(MetricCollection):
             self._loader = loader
 
     def conclude(self) -> Results:
-        """Computes all over all processes as plain data, and resets; {} if nothing was counted.
+        """Returns each metric over all processes as plain data, and resets; {} if nothing was counted.
 
         Metrics of loaders after the first have Lightning's suffix of a loader.
         """
@@ -114,7 +114,7 @@ class MeanLoss(Counts):
         self.units = units  # no buffer, which float16 would round
 
     def update(self, losses: Tensor) -> None:
-        """Adds up losses, each in the finest units that it fits, images, and non-finite losses."""
+        """Adds each loss in the finest unit that it fits; counts images, and non-finite losses."""
         self.units = self.units.to(losses.device)  # once, as a copy waits for the device
         scaled = losses.float()[:, None] / self.units
         fits = scaled.abs() <= _MOST  # NaN does not

@@ -183,7 +183,7 @@ def load_weights(
         if not name.startswith(_AUXILIARY_HEADS)
     }
     of_head = {name: weights.get(name, torch.empty(0)) for name in state if name.startswith(heads)}
-    # not of a head's hidden layer, which may be as wide as the known classes are many
+    # no hidden layer of the head, whose width may happen to be the number of known classes
     by_class = {n: of_head[n] for n in of_head if state[n].shape[:1] == (len(class_names),)}
     by_name = _rows_by_name(by_class, class_names, known)
     weights |= by_name

@@ -91,7 +91,7 @@ def build_schedule(
     if _is_one_cycle_without_length(make):
         make = partial(cast(Any, make), total_steps=_length(trainer, interval or "epoch")[0])
     _try(make, optimizer, trainer, interval)
-    scheduler, interval = _made(make, optimizer, trainer, interval)
+    scheduler, interval = _with_length(make, optimizer, trainer, interval)
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     keeps_proportions = all(
         math.isclose(rate * initial_rates[0], rates[0] * initial)
@@ -118,7 +118,7 @@ def build_schedule(
     return config
 
 
-def _made(
+def _with_length(
     make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
 ) -> tuple[Any, Interval]:
     """Returns a schedule with its length, and its interval."""
@@ -146,7 +146,7 @@ def _try(
         {name: part.clone() if isinstance(part, Tensor) else part for name, part in group.items()}
         for group in optimizer.param_groups
     ]
-    scheduler, interval = _made(make, optimizer, trainer, interval)
+    scheduler, interval = _with_length(make, optimizer, trainer, interval)
     name = type(scheduler).__name__
     steps = 2
     with suppress(UserError):  # nothing says where training ends
