@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Thread
 from typing import Any, cast
 
@@ -11,16 +12,23 @@ import torch
 from lightkeeper.exact import (
     AtomicCheckpointIO,
     ExactDataLoader,
+    ExactTraining,
     LastCheckpoint,
     UserError,
     newest_checkpoint,
 )
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import BasePredictionWriter, LambdaCallback
+from lightning.pytorch.callbacks import (
+    BasePredictionWriter,
+    EMAWeightAveraging,
+    LambdaCallback,
+    ModelCheckpoint,
+)
 from torch import Tensor, nn
 from torch.optim import SGD
+from torch.utils.data import DataLoader
 
-from tests.toy import cases, toy_trainer
+from tests.toy import cases, load, toy_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*no `val_")
 
@@ -146,6 +154,43 @@ def test_a_signal_ends_all_that_a_trainer_does_and_another_run_can_follow(workpl
         use[hook](model, evaluated)
     trainer.fit(model.train(), batches, ckpt_path=newest_checkpoint("run"))
     assert len(model.seen) == 8
+
+
+def test_another_callback_that_writes_the_same_files_is_refused(workplace):
+    last = LastCheckpoint()
+    for others in ({"save_last": True}, {"filename": "previous"}):
+        same = ModelCheckpoint("run/checkpoints", save_top_k=0, **others)
+        trainer = script(callbacks=[last, same], enable_checkpointing=True)
+        with pytest.raises(UserError, match=r"would write (last|previous)\.ckpt"):
+            trainer.fit(Numbers(), loader(trainer, 16))
+    elsewhere = ModelCheckpoint("run/own", save_last=True)
+    trainer = script(callbacks=[last, elsewhere], enable_checkpointing=True)
+    trainer.fit(Numbers(), loader(trainer, 16))
+
+
+def test_a_test_on_the_trainer_that_has_fitted_loads_the_average(workplace):
+    class Tested(Numbers):
+        def test_step(self, batch: object, batch_idx: int) -> None:
+            self.seen.append(float(self.weight))
+
+    kept = ModelCheckpoint("run/own", save_last=True)
+    callbacks = [LastCheckpoint(), ExactTraining(), kept, EMAWeightAveraging(decay=0.9)]
+    trainer = script(callbacks=callbacks, enable_checkpointing=True)
+    batches = loader(trainer, 16), loader(trainer, 16, shuffle=False)
+    trainer.fit(model := Tested(), *batches)
+    saved = load(Path("run/own/last.ckpt"))
+    trainer.test(model, batches[1], ckpt_path="run/own/last.ckpt", verbose=False)
+    average, newest = (float(saved[key]["weight"]) for key in ("state_dict", "current_model_state"))
+    assert model.seen[-1] == average != newest
+
+
+def test_a_loader_that_begins_each_epoch_anew_is_noted(workplace, capsys):
+    trainer = script()
+    trainer.fit(Numbers(), [DataLoader(range(16)), loader(trainer, 16)])  # type: ignore[arg-type]
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if "begins the epoch anew" in x]
+    assert "its DataLoader" in line
+    with pytest.raises(UserError, match="takes no sampler"):
+        ExactDataLoader(cast(Any, range(9)), trainer, 3, sampler=range(9))
 
 
 def test_an_address_is_refused_before_a_folder_of_its_name_is_made(workplace):

@@ -16,6 +16,7 @@ from lightkeeper.exact import (
     ResumingCSVLogger,
     newest_checkpoint,
 )
+from lightkeeper.exact._last_checkpoint import _gradients_of
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     EarlyStopping,
@@ -55,17 +56,23 @@ class Kept(LightningModule):
         inputs = torch.stack([batch.sin(), batch.cos(), (7 * batch).sin()], 1)
         logits, labels = self.linear(inputs), batch.long() % 3
         loss = cross_entropy(logits, labels)
+        epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(batch)}
+        self.log("loss", loss, **epoch)
         self.manual_backward(loss / 4)
         if (batch_idx + 1) % 4 == 0:
             optimizer: Any = self.optimizers()
             optimizer.step()
             optimizer.zero_grad()
+        self.log("late", loss, **epoch)  # behind what the hook logs, in a batch of a step
         for metric in (self.each, self.range, self.window, self.history):
             metric.update(logits, labels)
         self.mean.update(loss)
         self.log_dict({"mean": self.mean.compute(), "window": self.window.compute()})
         if batch_idx % 2 == 0:
             self.log("rare", loss)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.log("norm", self.linear.weight.norm(), on_step=False, on_epoch=True, batch_size=4)
 
     def on_train_epoch_end(self) -> None:
         extremes = self.range.compute()
@@ -270,6 +277,67 @@ def test_a_run_that_had_ended_has_its_average_and_its_metrics_again(workplace):
         return {**model.state_dict(), "logged": dict(trainer.callback_metrics)}
 
     assert differences(end(), end()) == []
+
+
+class Validated(Logged):
+    """Counts with one metric what validations and a test see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = MulticlassAccuracy(3, average="micro")
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        logits = self.linear(torch.stack([batch.sin(), batch.cos(), batch], 1))
+        self.seen.update(logits, batch.long() % 3)
+        self.log("seen", self.seen, batch_size=len(batch))
+
+    test_step = validation_step
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
+def test_a_validation_counts_once_from_whichever_checkpoint_a_run_goes_on(workplace):
+    """One that Lightning saves as a validation ends has what that has counted."""
+
+    def values(checkpoint: Path | None = None) -> list[float]:
+        found: list[float] = []
+        look = LambdaCallback(
+            on_validation_end=lambda trainer, _: found.append(
+                float(trainer.callback_metrics["seen"])
+            )
+        )
+        kept = ModelCheckpoint("kept", save_top_k=-1, every_n_epochs=1)
+        trainer = toy_trainer(
+            callbacks=[LastCheckpoint(), kept, look],
+            plugins=AtomicCheckpointIO("."),
+            enable_checkpointing=True,
+            val_check_interval=5,
+        )
+        data = ExactDataLoader(cast(Any, torch.arange(11.0)), trainer, batch_size=4)
+        torch.manual_seed(0)
+        trainer.fit(model := Validated(), numbers(trainer), data, ckpt_path=checkpoint)
+        trainer.test(model, data, verbose=False)
+        return [*found, float(trainer.callback_metrics["seen"])]
+
+    whole = values()
+    assert len({*whole}) > 1
+    for file in [*Path("kept").glob("*.ckpt")]:
+        resumed = values(file)
+        assert resumed == whole[-len(resumed) :], file
+
+
+def test_gradients_that_sum_up_alike_are_told_apart(monkeypatch):
+    told: list[object] = []
+
+    def gather(value: object) -> list[object]:
+        told.append(value)
+        return [value]
+
+    monkeypatch.setattr("lightkeeper.exact._last_checkpoint.gather", gather)
+    for gradient in ([1.0, 2.0], [2.0, 1.0], [2.0, 1.0]):
+        module: Any = nn.Linear(2, 1, bias=False)
+        module.weight.grad = torch.tensor([gradient])
+        _gradients_of(module)
+    assert told[0] != told[1] == told[2]
 
 
 class Curriculum(Logged):

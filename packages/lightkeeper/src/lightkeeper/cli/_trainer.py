@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 from jsonargparse.typing import PositiveInt
@@ -14,7 +13,6 @@ from lightning.pytorch.callbacks import (
     BaseFinetuning,
     BatchSizeFinder,
     LearningRateFinder,
-    ModelCheckpoint,
     ModelPruning,
     OnExceptionCheckpoint,
     StochasticWeightAveraging,
@@ -23,7 +21,8 @@ from lightning.pytorch.callbacks.spike import SpikeDetection
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..exact._errors import UserError, listed, require
+from ..exact._errors import UserError, require
+from ..exact._last_checkpoint import require_own_files
 from ..exact._processes import end_with_parent
 from ..exact._upstream import callbacks_of
 from ..exact._upstream_loop import make_exact
@@ -142,16 +141,8 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
                 raise UserError(
                     f"a run with {type(callback).__name__} could not resume; {advice}", "callbacks"
                 )
-    folder = Path(trainer.default_root_dir, "checkpoints").resolve()
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
-            names = {callback.filename, callback.save_last and callback.CHECKPOINT_NAME_LAST}
-            taken = names & {"best", "last", "previous"}
-            if taken and Path(callback.dirpath or folder).resolve() == folder:
-                raise UserError(
-                    f"{type(callback).__name__} would write {listed(taken)}.ckpt, a checkpoint of"
-                    " the run; give it another filename or dirpath"
-                )
+    others = [x for x in trainer.checkpoint_callbacks if not isinstance(x, BestCheckpoint)]
+    require_own_files(others, trainer.default_root_dir, {"best", "last", "previous"})
 
 
 def watch_processes(launcher: object) -> None:

@@ -1,17 +1,21 @@
 """Keeps ``last.ckpt``, from which a run resumes exactly, and stops a run on request."""
 
 import time
+from collections.abc import Iterable, Set
 from enum import IntEnum
+from hashlib import blake2b
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from ._checkpoint_io import Checkpoint, first_sound
-from ._errors import require
+from ._errors import UserError, listed, require
 from ._files import CHECKPOINTS, LAST, PREVIOUS, resumable
+from ._loader import note_inexact_loaders
 from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import State, cpu_copies, gather, load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
@@ -24,7 +28,13 @@ from ._upstream import (
     steps_saved,
     validated_in,
 )
-from ._upstream_loop import count_on, forget_epoch, logged_metrics, make_exact
+from ._upstream_loop import (
+    count_on,
+    forget_epoch,
+    logged_metrics,
+    make_exact,
+    validated_metrics,
+)
 
 _GRADIENTS = "gradients"
 _LOGGED = "logged_metrics"
@@ -114,10 +124,16 @@ class LastCheckpoint(Callback):
 
     on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuses another callback that would write the same files."""
+        callbacks = trainer.checkpoint_callbacks
+        require_own_files(callbacks, trainer.default_root_dir, {"last", "previous"})
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores what Lightning and torch cast as they load, or begins loggers' files anew."""
         if not self._loaded:
             begin_anew(trainer)
+        note_inexact_loaders(trainer)
         self._restore_metrics(trainer, pl_module)
         restore_numbers(trainer, self._loaded.pop(_OPTIMIZERS, []))
         if gradients := self._loaded.pop(_GRADIENTS, []):
@@ -166,7 +182,9 @@ class LastCheckpoint(Callback):
     ) -> None:
         """Adds states of metrics and loggers, and whether training was ended."""
         checkpoint[_LOGGERS] = save_loggers(trainer)
-        checkpoint[_STATES] = save_metrics(pl_module)
+        # what saves as a validation ends does so before Lightning resets its metrics
+        concluded = [] if self._is_saving else validated_metrics(trainer)
+        checkpoint[_STATES] = save_metrics(pl_module, concluded)
         checkpoint[_SHOULD_STOP] = trainer.should_stop
         checkpoint[_STEPS_SAVED] = steps_saved(trainer)
         if not self._is_saving:
@@ -249,12 +267,27 @@ class LastCheckpoint(Callback):
             _stop(trainer)
 
 
+def require_own_files(callbacks: Iterable[Callback], root: str, names: Set[str]) -> None:
+    """Refuses a ModelCheckpoint that would write a run's checkpoints, by their names."""
+    folder = Path(root, CHECKPOINTS).resolve()
+    for part in callbacks:
+        if isinstance(part, ModelCheckpoint):
+            taken = names & {part.filename, part.save_last and part.CHECKPOINT_NAME_LAST}
+            if taken and Path(part.dirpath or folder).resolve() == folder:
+                raise UserError(
+                    f"{type(part).__name__} would write {listed(taken)}.ckpt, a checkpoint of the"
+                    " run; give it another filename or dirpath"
+                )
+
+
 def _gradients_of(module: LightningModule) -> list[State]:
     """Returns a module's gradients, of each process unless all have the same."""
     parameters = module.named_parameters()
     own = cpu_copies({name: p.grad for name, p in parameters if p.grad is not None})
-    sums = tuple(float(gradient.double().sum()) for gradient in own.values())
-    return [own] if len({*gather(sums)}) == 1 else gather(own)
+    digest = blake2b()
+    for gradient in own.values():
+        digest.update(gradient.double().numpy().tobytes())
+    return [own] if len({*gather(digest.digest())}) == 1 else gather(own)
 
 
 def _stop(trainer: Trainer) -> NoReturn:

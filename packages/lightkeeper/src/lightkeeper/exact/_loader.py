@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, IterableDataset, SequentialSampler
 
@@ -153,6 +154,9 @@ class ExactDataLoader(LazyDataLoader):
         is_predicting = isinstance(
             getattr(options.get("batch_sampler"), "sampler", None), EvaluationSampler
         )
+        is_ordered = options.get("batch_sampler") is not None or options.get("sampler") is not None
+        if is_ordered and not is_predicting:
+            raise UserError("the order is the loader's own: it takes no sampler or batch_sampler")
         wanted = f"a multiple of {devices}, the number of devices"
         require(is_predicting or batch_size % devices == 0, "batch_size", batch_size, wanted)
         if shuffle:
@@ -201,6 +205,18 @@ class ExactDataLoader(LazyDataLoader):
         ]
         if changes and self.trainer.is_global_zero:
             note(f"{listed(changes)}: the rest of this epoch may repeat or leave out samples")
+
+
+def note_inexact_loaders(trainer: Trainer) -> None:
+    """Notes a training loader that does not know where a run resumes within an epoch."""
+    for loader in CombinedLoader(trainer.train_dataloader).flattened:
+        sampler = getattr(loader, "sampler", None)
+        knows_place = isinstance(sampler, TrainingSampler) or hasattr(loader, "state_dict")
+        if trainer.is_global_zero and not knows_place:
+            note(
+                f"if this run resumes within an epoch, its {type(loader).__name__} begins the epoch"
+                " anew: take ExactDataLoader"
+            )
 
 
 def seed_batch(trainer: Trainer, seed: int, number: int) -> None:

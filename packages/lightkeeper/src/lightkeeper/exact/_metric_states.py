@@ -4,7 +4,7 @@ Neither Lightning nor torchmetrics saves them: the mean over an epoch in which a
 be one over what is left of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import torch
@@ -48,12 +48,20 @@ def shares_of(trainer: Trainer, shares: list[T]) -> list[T]:
     return shares if trainer.is_global_zero else []
 
 
-def save_metrics(module: nn.Module) -> list[States]:
-    """Returns the states of a module's metrics in each process; all processes must call this."""
+def save_metrics(module: nn.Module, left_out: Iterable[str] = ()) -> list[States]:
+    """Returns the states of a module's metrics in each process; all processes must call this.
+
+    Those that are ``left_out`` by name begin anew where they are loaded.
+    """
     for part in module.modules():
         if isinstance(part, MetricCollection):
             part.items()  # those of a compute group get the state that one of them has
-    states = {name: _state_of(metric) for name, metric in _kept(module)}
+    prefixes = tuple(f"{name}." for name in left_out)  # with metrics that a metric has
+    states = {
+        name: _state_of(metric)
+        for name, metric in _kept(module)
+        if not f"{name}.".startswith(prefixes)
+    }
     for name, part in module.named_modules():
         if isinstance(part, MetricTracker):
             states[name] = {_STEPS: torch.tensor(part.n_steps)}

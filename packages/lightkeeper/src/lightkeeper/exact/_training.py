@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from ._checkpoint_io import Checkpoint
-from ._upstream import average_of, callbacks_of, follow_until_averaging
+from ._upstream import average_of, callbacks_of, follow_until_averaging, keep_average
 
 _OF_METRICS = {HalfPrecision: torch.float32, DoublePrecision: torch.float64}
 
@@ -53,6 +53,8 @@ class ExactTraining(Callback):
       ``accumulate_grad_batches``, by which Lightning divides all the same (Lightning #19987).
     * A :class:`~lightning.pytorch.callbacks.WeightAveraging` that has not started averaging holds
       the newest weights, where Lightning's holds the initial ones (Lightning #21724).
+    * A test of a checkpoint on the trainer that has fitted loads its average, where Lightning's
+      loads the weights of training.
     * A run that had ended before it resumes has its average, too.
     * Metrics sum up in float32 with ``bf16-true`` and ``16-true``, and in float64 with ``64-true``.
     * All processes validate the first one's buffers, such as BatchNorm's statistics, which DDP does
@@ -68,6 +70,13 @@ class ExactTraining(Callback):
         """Waits for the training to begin, which it does not if it had ended."""
         self._began = False
         settle_types(trainer, pl_module)
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
+    ) -> None:
+        """Loads the average, unless training goes on."""
+        if not trainer.training:
+            keep_average(checkpoint, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ends a training that had ended, as Lightning does the first time."""

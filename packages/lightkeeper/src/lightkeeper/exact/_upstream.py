@@ -27,6 +27,7 @@ _SIGNALS = f"{_LIGHTNING}.trainer.connectors.signal_connector"
 _EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
 _STEP_SAVED = "_last_global_step_saved"
 _RESULTS = f"{_LIGHTNING}.trainer.connectors.logger_connector.result"
+_CONNECTOR = f"{_LIGHTNING}.trainer.connectors.logger_connector.logger_connector"
 
 # the first 12 digits of BLAKE2b of the sources in lightning 2.6.6 and torch 2.14.1
 PRIVATE_NAMES = {
@@ -44,6 +45,10 @@ PRIVATE_NAMES = {
     # below as well
     f"{_EPOCH_LOOP}:_TrainingEpochLoop.reset": "31f50fa57a84",
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
+    # correct_progress: a value that is logged twice in an epoch's first batch begins anew
+    f"{_CONNECTOR}:_LoggerConnector.should_reset_tensors": "12b5cf9959eb",
+    # keep_average: which weights the callback loads
+    f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.on_load_checkpoint": "65cfb1da8bfd",
     # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
     # count_on: at which step validation logs a value
@@ -74,7 +79,8 @@ def correct_progress(trainer: Trainer, validated: dict[str, object]) -> None:
     """Corrects what Lightning counts twice when it resumes within an epoch.
 
     That is the fetched batch, the step before it, and the batches of a validation before that. It
-    would also skip a schedule that watches a metric at the end of the epoch.
+    would also skip a schedule that watches a metric at the end of the epoch, and take the batch for
+    the first one of its epoch.
 
     Args:
         trainer: A trainer that has resumed.
@@ -86,6 +92,9 @@ def correct_progress(trainer: Trainer, validated: dict[str, object]) -> None:
     batches: Any = loop.batch_progress.total  # declared as its base
     batches.ready = batches.processed + 1
     loop.val_loop.batch_progress.load_state_dict(validated)
+    # or what is logged twice in this batch would drop what was restored of its epoch
+    if loop.batch_idx > 0:
+        trainer._logger_connector._first_loop_iter = False
     # where a batch may take several steps
     by_hand = not trainer.lightning_module.automatic_optimization
     loop._batches_that_stepped = batches.completed if by_hand else trainer.global_step
@@ -150,6 +159,13 @@ def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -
         return False
     average.module.load_state_dict(model.state_dict())
     return True
+
+
+def keep_average(checkpoint: dict[str, Any], model: LightningModule) -> None:
+    """Lets a test load a checkpoint's average, where the callback would put the raw weights."""
+    if "current_model_state" in checkpoint:
+        checkpoint["current_model_state"] = checkpoint["state_dict"]  # if it comes after ours
+        model.load_state_dict(checkpoint["state_dict"], model.strict_loading)  # if it came before
 
 
 def set_update_count(metric: Metric, count: int) -> None:

@@ -34,8 +34,17 @@ def make_exact(trainer: Trainer) -> None:
 
 def logged_metrics(trainer: Trainer) -> list[str]:
     """Returns the names of the module's metrics that Lightning resets when the epoch ends."""
-    results = trainer.fit_loop.epoch_loop._results.values()
-    names = {result.meta.metric_attribute for result in results if not result.is_tensor}
+    return _logged_by(trainer.fit_loop.epoch_loop._results)
+
+
+def validated_metrics(trainer: Trainer) -> list[str]:
+    """Returns the names of those that it resets when a validation ends, and training has not."""
+    names = _logged_by(trainer.fit_loop.epoch_loop.val_loop._results)
+    return sorted({*names} - {*logged_metrics(trainer)})
+
+
+def _logged_by(results: _ResultCollection) -> list[str]:
+    names = {result.meta.metric_attribute for result in results.values() if not result.is_tensor}
     return sorted(filter(None, names))
 
 

@@ -17,7 +17,7 @@ from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
 from ._class_names import require_class_names
 from ._predictions import CollectPredictions
 from ._resuming import require_optimizers, require_restorable
-from ._upstream import keep_average, length_attributes, log_end_of_short_epoch
+from ._upstream import length_attributes, log_end_of_short_epoch
 
 _LENGTH = "length"
 
@@ -84,7 +84,6 @@ class DescribeCheckpoint(Callback):
         """
         self.about = checkpoint.get(ABOUT, {})
         if not trainer.training:
-            keep_average(checkpoint, pl_module)
             return
         if self.about:
             require_restorable(trainer, pl_module, checkpoint)

@@ -217,7 +217,8 @@ def load_model(
     if hparams_file is not None:
         checkpoint["hyper_parameters"] = read_hparams(hparams_file)
     model_class = _imported(cls, checkpoint[ABOUT], checkpoint_path)
-    options = _options_of(model_class, checkpoint, checkpoint_path, kwargs) | kwargs
+    source = checkpoint_path if hparams_file is None else hparams_file
+    options = _options_of(model_class, checkpoint, source, kwargs) | kwargs
     with limited_by(checkpoint["state_dict"], options):
         model = model_class(**options)
         model.configure_model()

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 
 # the first 12 digits of BLAKE2b of the sources in lightning 2.6.6 and torch 2.14.1
 PRIVATE_NAMES = {
     # length_attributes: the schedule keeps its length under another name as well
     "torch.optim.lr_scheduler:OneCycleLR.__init__": "1271b0335061",
-    # keep_average: which weights the callback loads
-    "lightning.pytorch.callbacks.weight_averaging:WeightAveraging.on_load_checkpoint": "65cfb1da8bfd",
     # limited_tensors: a mode has no public name, but is what torch's notes on extending it show
     "torch.utils._python_dispatch:TorchDispatchMode.__enter__": "1987b267addc",
 }
@@ -62,13 +60,6 @@ def length_attributes(schedule: Mapping[str, Any]) -> list[str]:
     changed = schedule.get("lengths")
     others = changed if isinstance(changed, list) else []  # a file may say anything
     return [name for name in schedule if name in ("total_steps", "_schedule_phases", *others)]
-
-
-def keep_average(checkpoint: dict[str, Any], model: LightningModule) -> None:
-    """Lets a test load a checkpoint's average, where the callback would put the raw weights."""
-    if "current_model_state" in checkpoint:
-        checkpoint["current_model_state"] = checkpoint["state_dict"]  # if it comes after ours
-        model.load_state_dict(checkpoint["state_dict"], model.strict_loading)  # if it came before
 
 
 def limited_tensors(most: int, refusal: Exception) -> AbstractContextManager[object]:
