@@ -236,6 +236,9 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
         assert f"{100 * measured['accuracy']:.2f}%{split} accuracy, {of}" in shown
     ends = proportion_ci(metrics["test"]["correct"], metrics["test"]["total"])
     assert f"95% interval {100 * ends.low:.1f} to {100 * ends.high:.1f}%" in shown
+    if "top5" in (test := metrics["test"]):
+        of = f"{test['top5_correct']}/{test['total']}; 95% interval "
+        assert f"{100 * test['top5']:.2f}%top-5 accuracy, test, {of}" in shown
     text, places = "".join(shown.split()), []
     for name, row in zip(metrics["class_names"], class_rates(metrics["test"]), strict=True):
         cells = ""

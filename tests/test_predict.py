@@ -142,13 +142,19 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, workplac
         label(*options, "--resume", "--top_k=3")
     with pytest.raises(UserError, match="would have another row now"):
         label(*options, "--resume", "--abstain=1")
+    *others, newest = [float(row["confidence"] or 1) for row in rows("whole.csv")[:5]]
+    assert min(others) < newest
+    with pytest.raises(UserError, match="would have another row now"):
+        label(*options, "--resume", f"--abstain={(min(others) + newest) / 2}")
     assert out.read_text() == "".join(lines[:7])
     step = ImageClassifier.predict_step
-    with patch.object(
-        ImageClassifier, "predict_step", autospec=True, side_effect=step
-    ) as predicted:
+    with (
+        patch("lightkeeper.cli._predict._COMPARED", 1),
+        patch.object(ImageClassifier, "predict_step", autospec=True, side_effect=step) as predicted,
+    ):
         label(*options, "--resume")
-    assert sum(len(call.args[1].images) for call in predicted.call_args_list) == 12 - 5 + 1
+    # of the five rows, the least sure and the newest are compared with what they would be now
+    assert sum(len(call.args[1].images) for call in predicted.call_args_list) == 12 - 5 + 2
     assert out.read_bytes() == whole
     capfd.readouterr()
     assert label(*options, "--resume") == 1  # nothing is left, but two files have errors

@@ -15,7 +15,7 @@ from lightkeeper.images._checkpoint import ABOUT
 from lightning.pytorch.callbacks import LambdaCallback
 
 from tests.image_files import write_folder
-from tests.toy import BEST, LAST, AtStep, evaluate, fit, load, one_line, stop_at
+from tests.toy import BEST, LAST, RUN, AtStep, evaluate, fit, load, one_line, read_json, stop_at
 
 FILES = ["--data=tests.stubs.Files", "--data.root=images", "--data.batch_size=4"]
 
@@ -41,6 +41,35 @@ def test_a_resumed_run_says_that_as_many_images_are_others(workplace, capsys):
     stop_at(4, *FILES)
     notes = re.findall("changed|from here on .*", capsys.readouterr().err)
     assert notes == ["from here on options may be others, as config.yaml is lost"]
+
+
+def test_images_that_were_split_anew_where_they_lie_are_no_test(workplace, capsys):
+    for split, count in (("train", 12), ("val", 6), ("test", 8)):
+        write_folder(Path("images", split), {"red": count, "blue": count})
+    stop_at(1, *FILES)
+    test, train, aside = (Path("images", name) for name in ("test", "train", "aside"))
+    moves = ((train, aside), (test, train), (aside, test))
+    for source, target in moves:
+        source.rename(target)
+    with pytest.raises(UserError, match="test has the images that this run was trained on"):
+        fit(*FILES)
+    for source, target in reversed(moves):
+        target.rename(source)
+    (test / "red" / "image 0.jpg").rename(test / "red" / "zero.jpg")
+    fit(*FILES)
+    (change,) = read_json(RUN / "metrics.json")["changes_of_data"]
+    assert re.match("after step 1, in names, labels or lengths of files of test", change)
+    assert load(LAST)[ABOUT]["changes_of_data"] == [change]
+    capsys.readouterr()
+    evaluate(str(BEST))
+    assert "images that it was trained on may be in other" not in capsys.readouterr().err
+    (test / "red" / "zero.jpg").rename(test / "red" / "image 0.jpg")
+    evaluate(str(BEST))
+    assert "the data has changed since the checkpoint was trained" in capsys.readouterr().err
+    for source, target in moves:
+        source.rename(target)
+    with pytest.raises(UserError, match="some of these images are those it was trained on"):
+        evaluate(str(BEST))
 
 
 def test_a_run_resumes_whose_config_is_lost_while_it_trains(workplace, capsys):

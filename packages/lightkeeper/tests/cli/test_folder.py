@@ -116,10 +116,13 @@ def test_places_are_within_the_runs_folder_unless_absolute_and_wandb_continues_b
 ):
     loggers = [spec("CSVLogger", save_dir=place) for place in (".", "/logs", "s3://bucket/x", None)]
     wandb = [spec("WandbLogger", **options) for options in ({}, {"id": "mine"}, {"version": "v"})]
-    place_in_folder(Namespace(logger=loggers + wandb), run := tmp_path / "my run")
+    mlflow = [spec("MLFlowLogger", run_name=name) for name in (None, "mine")]
+    chosen = Namespace(logger=loggers + wandb + mlflow)
+    place_in_folder(chosen, run := tmp_path / "my run")
     places = [part.init_args.save_dir for part in loggers]
     assert places == [str(run), "/logs", "s3://bucket/x", None]
     assert [part.init_args.get("id") for part in wandb] == ["my-run", "mine", None]
+    assert [part.init_args.run_name for part in mlflow] == ["my run", "mine"]
 
 
 @cases("damage", Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:60]))

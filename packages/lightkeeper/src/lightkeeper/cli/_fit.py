@@ -223,6 +223,8 @@ class FitCommand(Command):
         if trainer.is_global_zero:
             # what the tested checkpoint says
             metrics = final_metrics(trainer, model, self.run, self._describe.about)
+            if changes := self._describe.changes_of_data:
+                metrics["changes_of_data"] = changes
             record = record_of(trainer, self.command, self._started, self._resumed_step)
             self.run.write_metrics(metrics, record)
             self.show_results(metrics)

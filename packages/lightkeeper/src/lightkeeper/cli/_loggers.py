@@ -10,6 +10,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 from ..exact._loggers import ResumingTensorBoardLogger
+from ..images._settings import options_of_library
 
 
 class RunLogger(ResumingTensorBoardLogger):
@@ -55,7 +56,8 @@ def loggers_of(chosen: object, folder: Path) -> list[Logger]:
 def place_in_folder(trainer: Namespace, folder: Path) -> None:
     """Puts the relative paths of the loggers that a config names into the run's folder.
 
-    A logger of W&B without an id gets the run's name, by which a resumed run continues there.
+    A logger of W&B without an id gets the run's name, by which a resumed run continues there; one of
+    MLflow is called so, where the seed would draw the same name for many runs.
     """
     for spec in trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]:
         options: Namespace | None = getattr(spec, "init_args", None)
@@ -64,6 +66,8 @@ def place_in_folder(trainer: Namespace, folder: Path) -> None:
         place = options.get("save_dir")
         if place is not None and "://" not in place:
             options["save_dir"] = str(folder / place)
+        if options.get("run_name", "") is None:
+            options["run_name"] = folder.name
         is_wandb = issubclass(resolve_name(spec.class_path), WandbLogger)
         if is_wandb and not (options.get("id") or options.get("version")):
             options["id"] = re.sub(r"[^\w.-]", "-", folder.name)[:64]
@@ -80,7 +84,8 @@ def log_settings(trainer: Trainer, options: Namespace) -> None:
         if name.startswith(("model.", "data.", "trainer.")) and value is not None
     }
     for logger in trainer.loggers if trainer.is_global_zero else []:
-        logger.log_hyperparams(plain)
+        with options_of_library(type(logger), "--trainer.logger"):
+            logger.log_hyperparams(plain)
         if isinstance(logger, RunLogger):
             monitor = str(options.monitor)
             logger.compare_by(plain, [monitor, f"test/{monitor.removeprefix('val/')}"])

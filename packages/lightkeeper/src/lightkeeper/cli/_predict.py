@@ -32,6 +32,9 @@ from ..images._scan import image_paths, listed_paths, spelt
 from ._folder import take_lock
 from ._trainer import ExactTrainer
 
+_COMPARED = 32
+"""Rows of before that must come again; other options may leave a few as they are."""
+_CONFIDENCE = 2  # the column behind path and label
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 _CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
 """Arguments of ``open`` for files of rows."""
@@ -79,7 +82,10 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     header = ["path", *columns(torch.zeros(len(model.class_names))), "error"]
     earlier = resume_rows(output, header) if options.resume and os.path.exists(output) else []
     done = {row[0]: row for row in earlier}
-    again = [path for path in paths if spelt(path) in done][-1:]  # other rows may be others', too
+    ours = [path for path in paths if spelt(path) in done]  # other rows may be others', too
+    # the least sure one, whose label other options may leave out, and the newest
+    least = sorted(ours, key=lambda path: done[spelt(path)][_CONFIDENCE] or "1")[:1]
+    again = [*dict.fromkeys([*least, *ours[-_COMPARED:]])]
     writer.earlier = {spelt(path): done[spelt(path)] for path in again}
     files.paths = [*again, *(path for path in paths if spelt(path) not in done)]
     writer.unreadable = sum(row[-1] != "" for row in earlier)

@@ -13,13 +13,20 @@ from ..exact._plain import plain
 from ..exact._training import ExactTraining, convert_to_double
 from ..exact._upstream import callbacks_of
 from ._checkpoint import ABOUT, CALIBRATION, About, keep_plain_options
-from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
+from ._checkpoints import (
+    BestCheckpoint,
+    change_of_data,
+    describe_run,
+    measured,
+)
 from ._class_names import require_class_names
 from ._predictions import CollectPredictions
 from ._resuming import require_optimizers, require_restorable
+from ._unseen import trained_splits
 from ._upstream import length_attributes, log_end_of_short_epoch
 
 _LENGTH = "length"
+_CHANGES = "changes_of_data"
 
 
 def classifier_callbacks(trainer: Trainer) -> list[Callback]:
@@ -42,10 +49,12 @@ class DescribeCheckpoint(Callback):
 
     Attributes:
         about: What the checkpoint that was loaded last says of itself.
+        changes_of_data: How the data has changed while the run was stopped, each time.
     """
 
     def __init__(self) -> None:
         self.about: About = {}
+        self.changes_of_data: list[str] = []
         self._earlier: dict[str, object] = {}  # metrics, until there are newer ones
         self._left_out: dict[str, None] = {}
         self._length = ""
@@ -71,6 +80,8 @@ class DescribeCheckpoint(Callback):
             )
         metrics = measured(trainer, pl_module)
         checkpoint[ABOUT] = plain(describe_run(trainer, pl_module, metrics | self._earlier))
+        if self.changes_of_data:
+            checkpoint[ABOUT][_CHANGES] = self.changes_of_data
         checkpoint[_LENGTH] = self._length
 
     def on_load_checkpoint(
@@ -87,10 +98,19 @@ class DescribeCheckpoint(Callback):
             return
         if self.about:
             require_restorable(trainer, pl_module, checkpoint)
-            if change := change_of_data(self.about, getattr(trainer, "datamodule", None)):
+            data = getattr(trainer, "datamodule", None)
+            self.changes_of_data = [*self.about.get(_CHANGES, [])]
+            if data is not None and (change := change_of_data(self.about, data)):
+                if trained := trained_splits(self.about, data.digests()):
+                    raise UserError(
+                        f"{listed(trained)} has the images that this run was trained on; put them"
+                        " back, or start another run with --name"
+                    )
+                self.changes_of_data.append(f"after step {checkpoint['global_step']}, {change}")
                 rank_zero_only(note)(
                     f"the data has changed since this run was stopped, {change}; what this epoch"
-                    " has left is drawn from these"
+                    " has left is drawn from these, and images that it was trained on may be in"
+                    " other splits"
                 )
             metrics = self.about["metrics"]
             self._earlier = {"val": metrics["val"]} if "val" in metrics else {}

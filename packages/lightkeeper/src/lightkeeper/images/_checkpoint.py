@@ -74,6 +74,7 @@ class _About(TypedDict):
     data: _Data | None
     images: NotRequired[dict[str, int]]
     digests: NotRequired[dict[str, str]]
+    changes_of_data: NotRequired[list[str]]
     processes: NotRequired[int]
     versions: NotRequired[dict[str, str]]
     selection: NotRequired[dict[str, str] | None]

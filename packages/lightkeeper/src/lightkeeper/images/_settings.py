@@ -10,6 +10,7 @@ from traceback import walk_tb
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
@@ -246,7 +247,9 @@ def options_of_library(
         # the first two are this function and its caller
         modules = [str(frame.f_globals["__name__"]) for frame, _ in walk_tb(error.__traceback__)]
         packages = {name.partition(".")[0] for name in [cls.__module__, *modules[2:]]}
-        if not is_refusal or not packages <= _LIBRARIES:
+        # what a logger of Lightning's logs to may refuse for reasons of any type
+        is_service = issubclass(cls, Logger) and cls.__module__.startswith("lightning.")
+        if not is_service and (not is_refusal or not packages <= _LIBRARIES):
             raise
         usual = signature(cls).parameters
         changed = ", ".join(

@@ -36,6 +36,8 @@ def was_trained_on(about: About, data: ImageDataModule, split: str) -> bool | No
     known = about.get("digests", {}).get("train")
     if known is not None and data.digests().get("train") == known:
         return False
+    if split in trained_splits(about, data.digests()):
+        return True
     try:
         data_class, options = remembered_data(about, ImageDataModule)
     except UserError:
@@ -60,6 +62,17 @@ def was_trained_on(about: About, data: ImageDataModule, split: str) -> bool | No
     elif known is None:  # a checkpoint of before
         return by_name
     return True if by_name and split != "all" else by_content
+
+
+def trained_splits(about: About, digests: Mapping[str, str]) -> list[str]:
+    """Names the splits whose images are those of training now, and were others in training."""
+    known = about.get("digests", {})
+    trained = known.get("train", "unknown")
+    return [
+        split
+        for split, digest in digests.items()
+        if split != "train" and digest == trained != known.get(split)
+    ]
 
 
 def cut_of_training(about: About, data: ImageDataModule) -> dict[str, object]:
