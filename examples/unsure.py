@@ -38,8 +38,9 @@ def main(options: Namespace) -> None:
     from examples.recipes.energy import energy, file_logits
     from project.model import ImageClassifier
 
-    files = sorted(options.folder.rglob("*"))
-    paths = [path for path in files if path.suffix.lower() in IMG_EXTENSIONS]
+    suffixes = {*IMG_EXTENSIONS, ".gif", ".avif", ".jp2"}
+    files = sorted(options.folder.rglob("[!.]*"))
+    paths = [path for path in files if path.suffix.lower() in suffixes]
     if not paths:
         raise UserError(f"there are no images in '{options.folder}'", "folder")
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
@@ -48,7 +49,8 @@ def main(options: Namespace) -> None:
     best = model.predicted(probabilities) if model.has_one_class else probabilities.argmax(1)
     confidence = probabilities.gather(1, best[:, None])[:, 0]
     by_energy = options.by == "energy"
-    scores = order = energy(logits) if by_energy else confidence
+    raw = logits * model.about.get("temperature", 1.0)  # the paper's, whatever a calibration says
+    scores = order = energy(raw) if by_energy else confidence
     if not by_energy and model.has_one_class and len(thresholds := model.thresholds or {}) == 2:
         # logits, which are finite: a threshold that no image reaches is above 1
         odds = model.probabilities(logits.double())[:, 1].logit(1e-12)

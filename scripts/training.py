@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from lightkeeper.cli import run_apart
-from lightkeeper.exact import UserError
+from lightkeeper.exact import UserError, note
 
 
 def train(run: Path, options: list[str]) -> None:
@@ -19,6 +19,7 @@ def train(run: Path, options: list[str]) -> None:
     command += [f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
     if not (run / "metrics.json").exists():
         if code := run_apart([sys.executable, *command]):
+            note(f"'{run}' is not finished; the same command of this script goes on with it")
             sys.exit(code)
     elif _words(command) != _words(trained := _command_of(run)):
         raise UserError(

@@ -57,6 +57,7 @@ from tests.conftest import (
     call,
     cases,
     checkpoint_of,
+    draw_image,
     evaluate,
     fit,
     label,
@@ -213,6 +214,17 @@ def test_the_command_of_ones_own_lists_the_least_confident_images_first(
         energy = model(images).exp().sum(1).log().neg().tolist()
     assert [float(row["energy"]) for row in listed] == pytest.approx(energy, abs=1e-3)
     assert energy == sorted(energy, reverse=True)
+    content = load(best)
+    content["about"]["temperature"] = 0.5  # by which no energy changes, nor their order
+    torch.save(content, "calibrated.ckpt")
+    Path("photos/rose/1.jpg").rename("photos/rose/.1.jpg")
+    draw_image(0.1, 7).save("photos/rose/8.gif")
+    capsys.readouterr()
+    call(unsure, "calibrated.ckpt", "photos", "--by=energy")
+    again = {row["path"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    known = {row["path"]: row for row in listed if "rose/1" not in row["path"]}
+    assert {path: again.pop(path) for path in known} == known
+    assert [*again] == ["photos/rose/8.gif"]
     Path("none").mkdir()
     assert "folder: there are no images" in one_line(lambda: call(unsure, best, "none"), capsys)
 

@@ -40,6 +40,8 @@ class HuggingFaceDataModule(TorchDatasetModule):
         train: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        if not root and train is None:
+            raise UserError("must name a dataset on the Hub, or a folder", "root")
         super().__init__(train=train or partial(_opened, root, subset), **kwargs)
         self.image_column, self.label_column = image_column, label_column
         self.images_root = Path(root).expanduser()

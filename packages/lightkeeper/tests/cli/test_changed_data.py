@@ -150,15 +150,17 @@ def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(work
     printed = capsys.readouterr().err
     assert not re.search("the data has changed|from here on", printed)
     Path("images/train/red/image 3.jpg").unlink()
-    for other in ("--data.split_seed=1", "--data.image_size=48"):
+    others = ("--data.split_seed=1", "--data.image_size=48", "--trainer.limit_train_batches=2")
+    for other in others:
         with pytest.raises(UserError, match=f"{other[:15]}.* cannot change"):
             fit(*FILES, other)
-    fit(*FILES, "--data.on_bad_image=skip", "--data.class_balance=1")
+    fit(*FILES, "--data.on_bad_image=skip", "--data.class_balance=1", "--trainer.max_epochs=3")
     printed = capsys.readouterr().err
     assert "the data has changed since this run was stopped, from {'train': 16" in printed
     (line,) = re.findall("^continuing runs/run in epoch.*; from here on (.*)", printed, re.M)
     assert "--data.on_bad_image is skip, not error" in line
     assert "class_balance is 1.0, not 0.0" in line
+    assert "--trainer.max_epochs is 3, not 2" in line
 
 
 def test_a_run_keeps_its_height_and_width_which_its_checkpoint_says(workplace, capsys):

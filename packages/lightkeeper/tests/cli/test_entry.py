@@ -12,6 +12,8 @@ from lightkeeper.cli._entry import describe_error as explain, one_line_errors
 from lightkeeper.exact import UserError
 from lightkeeper.exact._errors import UnreadableFileError
 from lightkeeper.images._layout import cpu_limit
+from lightkeeper.images._settings import options_of_library
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 
 from tests.toy import ToyClassifier, cases, fit, one_line
@@ -121,3 +123,21 @@ def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_ra
     assert (__file__, "<lambda>") in [
         (frame.filename, frame.name) for frame in traceback.extract_tb(found.tb)
     ]
+
+
+class Refused(Exception):
+    """As services have their own."""
+
+
+class Service(DummyLogger):
+    __module__ = "lightning.pytorch.loggers.service"
+
+
+class MyService(DummyLogger):
+    pass
+
+
+def test_what_a_logger_of_lightnings_logs_to_may_refuse_in_any_way():
+    for cls, error in ((Service, UserError), (MyService, Refused)):
+        with pytest.raises(error, match="no key"), options_of_library(cls, "--trainer.logger"):
+            raise Refused("no key\nwas found")

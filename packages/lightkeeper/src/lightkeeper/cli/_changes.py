@@ -11,7 +11,7 @@ _NOTED = ("data", "seed_everything", "trainer", "callbacks")
 _MAY_CHANGE = (  # the numbers depend on none of these, or a note of its own has it
     *("model.weights", "model.compile"),
     *("data.num_workers", "data.prefetch_factor", "data.device_cache"),
-    *("trainer.max_", "trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
+    *("trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
     *("trainer.default_root_dir", "trainer.devices", "trainer.num_", "trainer.fast_dev_run"),
     *("trainer.detect_anomaly", "trainer.inference_mode", "trainer.model_registry"),
     *("callbacks.last_checkpoint", "callbacks.stop_on_non_finite"),
@@ -23,8 +23,12 @@ _OF_SPLITS = (
     *("train_fraction", "group", "label_from", "split_column", "subset"),
 )
 _OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
-# batches of another size would repeat or skip images of an epoch
-_FIXED = {"data", *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES))}
+# other batches of an epoch would repeat or skip images
+_FIXED = {
+    "data",
+    "trainer.limit_train_batches",
+    *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES)),
+}
 # these may lead to the same images in another place
 _OF_SOURCE = {
     *("data.root", "data.file", "data.train", "data.val", "data.test"),

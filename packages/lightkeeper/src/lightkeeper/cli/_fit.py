@@ -90,6 +90,7 @@ class FitCommand(Command):
         )
         parser.add_argument(
             "--monitor",
+            type=str,
             default="val/accuracy",
             help="The validation metric that best.ckpt is chosen by.",
         )
