@@ -125,7 +125,7 @@ def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_ra
     ]
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """As services have their own."""
 
 
@@ -138,6 +138,6 @@ class MyService(DummyLogger):
 
 
 def test_what_a_logger_of_lightnings_logs_to_may_refuse_in_any_way():
-    for cls, error in ((Service, UserError), (MyService, Refused)):
+    for cls, error in ((Service, UserError), (MyService, RefusedError)):
         with pytest.raises(error, match="no key"), options_of_library(cls, "--trainer.logger"):
-            raise Refused("no key\nwas found")
+            raise RefusedError("no key\nwas found")
