@@ -13,6 +13,7 @@ from lightkeeper.exact import UserError
 from lightkeeper.exact._errors import UnreadableFileError
 from lightkeeper.images._layout import cpu_limit
 from lightkeeper.images._settings import options_of_library
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 
@@ -129,15 +130,11 @@ class RefusedError(Exception):
     """As services have their own."""
 
 
-class Service(DummyLogger):
-    __module__ = "lightning.pytorch.loggers.service"
-
-
 class MyService(DummyLogger):
     pass
 
 
 def test_what_a_logger_of_lightnings_logs_to_may_refuse_in_any_way():
-    for cls, error in ((Service, UserError), (MyService, RefusedError)):
+    for cls, error in ((CSVLogger, UserError), (MyService, RefusedError)):
         with pytest.raises(error, match="no key"), options_of_library(cls, "--trainer.logger"):
             raise RefusedError("no key\nwas found")

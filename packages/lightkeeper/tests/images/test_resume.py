@@ -264,7 +264,7 @@ def test_what_decides_the_numbers_is_named_where_it_changes_and_nothing_else(wor
 
     stop_at(1, *STOP_EARLY.split())
     same = (
-        "--trainer.max_epochs=3 --trainer.enable_progress_bar=true --trainer.logger=CSVLogger"
+        "--trainer.enable_progress_bar=true --trainer.logger=CSVLogger"
         " --trainer.log_every_n_steps=2 --trainer.num_sanity_val_steps=1 --data.prefetch_factor=3"
         f" --callbacks.last_checkpoint.every_n_steps=50 {STOP_EARLY}"
     )
