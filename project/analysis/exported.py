@@ -19,11 +19,11 @@ _NUMBERS = ("crop", "resize", "mean", "std", "bits")
 
 
 class OnnxNetwork(nn.Module):
-    """Runs a file of ONNX image by image, and returns logits.
+    """Runs a file of ONNX image by image, and returns the logarithms of its probabilities.
 
     Args:
         num_classes: The number of classes.
-        path: A file of ``python -m project.export``, whose images have one class each.
+        path: A file of ``python -m project.export``, or made of one.
 
     Attributes:
         seconds: How long each image has taken.
@@ -48,7 +48,7 @@ class OnnxNetwork(nn.Module):
             start = perf_counter()
             rows += self.session.run(["probabilities"], {"images": pixels})
             self.seconds.append(perf_counter() - start)
-        # softmax gives the probabilities back
+        # which are logits: softmax gives the probabilities back
         return torch.from_numpy(np.concatenate(rows)).clamp(min=1e-37).log().to(images.device)
 
     def costs(self) -> dict[str, float]:
