@@ -131,6 +131,11 @@ def test_what_is_ambiguous_or_not_there_is_refused(tmp_path, parts, options, mes
         _ = module(tmp_path, **options).class_names
 
 
+def test_no_name_is_refused():
+    with pytest.raises(UserError, match="root: must name a dataset"):
+        HuggingFaceDataModule()
+
+
 def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloaded(
     workplace, capsys
 ):
