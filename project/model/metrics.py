@@ -54,7 +54,7 @@ class SetMetrics(MetricCollection):
             self._loader = loader
 
     def conclude(self) -> Results:
-        """Returns each metric over all processes as plain data, and resets; {} if nothing was counted.
+        """Returns each metric over all processes as plain data, and resets; {} if none was counted.
 
         Metrics of loaders after the first have Lightning's suffix of a loader.
         """

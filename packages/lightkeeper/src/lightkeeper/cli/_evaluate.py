@@ -13,7 +13,6 @@ from ..exact._errors import UserError, listed, require
 from ..exact._files import write_text
 from ..images._checkpoint import ABOUT, About, DescribedCheckpointIO, read_checkpoint
 from ..images._checkpoints import (
-    change_of_data,
     measured,
     note_change,
     remembered_data,
@@ -205,10 +204,9 @@ class EvaluateCommand(Command):
         if not self.trainer.is_global_zero:
             return
         self.datamodule.prepare_data()
-        if not any(name.startswith(("data", "split")) for name in self.given):
-            if not change_of_data(self.about, self.datamodule):
-                return
-            note_change(self.about, self.datamodule)
+        is_other = any(name.startswith(("data", "split")) for name in self.given)
+        if not (is_other or note_change(self.about, self.datamodule)):
+            return
         was_seen = was_trained_on(self.about, self.datamodule, split)
         if was_seen:
             cut = cut_of_training(self.about, self.datamodule) if split != "all" else {}

@@ -13,12 +13,7 @@ from ..exact._plain import plain
 from ..exact._training import ExactTraining, convert_to_double
 from ..exact._upstream import callbacks_of
 from ._checkpoint import ABOUT, CALIBRATION, About, keep_plain_options
-from ._checkpoints import (
-    BestCheckpoint,
-    change_of_data,
-    describe_run,
-    measured,
-)
+from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
 from ._class_names import require_class_names
 from ._predictions import CollectPredictions
 from ._resuming import require_optimizers, require_restorable

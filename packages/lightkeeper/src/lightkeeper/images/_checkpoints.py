@@ -108,13 +108,14 @@ def change_of_data(about: About, data: object) -> str:
     return f"in names, labels or lengths of files of {listed(others)}" if others else ""
 
 
-def note_change(about: About, data: object) -> None:
-    """Notes that data which was opened by a checkpoint differs from it."""
+def note_change(about: About, data: object) -> bool:
+    """Notes that data which was opened by a checkpoint differs from it, and returns True if so."""
     if change := change_of_data(about, data):
         note(
             f"the data has changed since the checkpoint was trained, {change}; images that it was"
             " trained on may be in other splits"
         )
+    return bool(change)
 
 
 def _facts(data: object, name: str) -> dict[str, object]:
