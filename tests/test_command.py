@@ -180,13 +180,12 @@ def test_importing_the_package_has_no_side_effect():
 @cases(
     "module",
     "lightkeeper.cli._parser",
-    "lightkeeper.cli._folder",  # has read_metrics
     f"{PACKAGE}.predict",
     f"{PACKAGE}.export",
     f"{PACKAGE}.report",
     f"{PACKAGE}.compare",
 )
-def test_help_and_reading_a_runs_metrics_import_neither_torch_nor_lightning(module):
+def test_help_imports_neither_torch_nor_lightning(module):
     program = f"""if True:
         import runpy, sys
         sys.argv = ["x", "--help"]
@@ -195,6 +194,15 @@ def test_help_and_reading_a_runs_metrics_import_neither_torch_nor_lightning(modu
         except SystemExit as end:
             assert not end.code
         assert not {{"torch", "lightning"}} & {{*sys.modules}}
+    """
+    subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
+
+
+def test_reading_a_runs_metrics_imports_neither_torch_nor_lightning():
+    program = """if True:
+        import sys
+        from lightkeeper.cli import read_metrics
+        assert not {"torch", "lightning"} & {*sys.modules}
     """
     subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
 

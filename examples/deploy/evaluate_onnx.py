@@ -17,7 +17,7 @@ from project.model import ImageClassifier
 
 
 def measure(path, model, data):
-    """Classifies the test images one by one; returns the metrics, the file's size and latency."""
+    """Classifies the test images one by one; returns the metrics, and the network that timed them."""
     network = OnnxNetwork(len(model.class_names), str(path))
     if (
         json.loads(network.session.get_modelmeta().custom_metadata_map["class_names"])
@@ -36,7 +36,7 @@ def measure(path, model, data):
                 logits = logits.exp().logit()
             label = batch.labels[at : at + 1]
             model.measure("test", logits, label, model.evaluation_loss(logits, label))
-    return model.test_metrics.conclude(), network.costs()
+    return model.test_metrics.conclude(), network
 
 
 def main(options):
@@ -48,8 +48,8 @@ def main(options):
     columns = {Path(options.checkpoint).name: evaluate_split(model, data).metrics}
     lines = []
     for path in options.files:
-        columns[path.name], costs = measure(path, model, data)
-        size, middle, slow = costs.values()
+        columns[path.name], network = measure(path, model, data)
+        size, middle, slow = network.costs().values()
         lines.append(f"{path.name}: {size:.1f} MB, latency p50 {middle:.1f}, p95 {slow:.1f} ms")
     print(metrics_table(columns, intervals=True), *lines, sep="\n  ")
 

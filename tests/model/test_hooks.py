@@ -156,9 +156,10 @@ def require(expected: dict[str, int]) -> None:
 @pytest.mark.filterwarnings("ignore:You have overridden")
 def test_the_commands_call_each_hook_once(workplace):
     model = f"--model={__name__}.Counted"
-    small(model, ARCH, "--trainer.gradient_clip_val=1")
+    run = small(model, ARCH, "--trainer.gradient_clip_val=1")
     twice = Counter(ALWAYS) + Counter(OF_TEST)
     require({**twice, **OF_FIT, **times(8, 2), "on_load_checkpoint": 1, "load_state_dict": 1})
+    assert "test/loss" in run.trainer.callback_metrics
     evaluate(str(BEST), IMPORT)
     # as with Lightning's, reading a checkpoint makes late layers, and then the trainer asks again
     require({**OF_TEST, "configure_model": 2, "on_load_checkpoint": 1, "on_train_start": 0})

@@ -13,7 +13,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 from lightkeeper.exact import AtomicCheckpointIO, UserError
-from lightkeeper.images._downloads import fetch_archive, fetch_weights
+from lightkeeper.images import read_weights
+from lightkeeper.images._downloads import fetch_archive
 from torchvision.datasets.utils import download_and_extract_archive
 
 from tests.toy import cases, load
@@ -114,13 +115,16 @@ def test_weights_at_an_address_are_downloaded_once_by_those_that_start_together(
     def download(url: str, path: str, digest: str | None, progress: bool) -> None:
         wanted.append(url)
         assert digest == ("01234567" if "01234567" in url else None)  # torch compares it
-        Path(f"{path}.part").write_text(f"{len(wanted)}")
+        torch.save({"count": torch.tensor(len(wanted))}, f"{path}.part")
         Path(f"{path}.part").rename(path)  # as torch does: the file appears whole
+
+    def count(url: str) -> int:
+        return int(read_weights(url).tensors["count"])
 
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", download)
     with ThreadPoolExecutor(4) as pool:
-        paths = [*pool.map(fetch_weights, ["http://a/net-01234567.pth"] * 4)]
+        assert [*pool.map(count, ["http://a/net-01234567.pth"] * 4)] == [1] * 4
     # files of one name at two addresses are two
-    paths += [fetch_weights(f"http://a/{run}/best.ckpt") for run in ("first", "second", "first")]
-    assert [path.read_text() for path in paths] == [*"1111", *"232"]
+    runs = ("first", "second", "first")
+    assert [count(f"http://a/{run}/best.ckpt") for run in runs] == [2, 3, 2]

@@ -403,7 +403,9 @@ class Typed(LightningModule):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+@pytest.mark.parametrize(
+    "precision", [pytest.param("32-true", marks=pytest.mark.slow), "64-true", "bf16-true"]
+)
 def test_whatever_is_of_another_type_than_the_weights_resumes_and_counts_in_it(tmp_path, precision):
     def end(folder: Path, stop: int = 0) -> tuple[Typed, dict[str, Any]]:
         torch.manual_seed(0)
