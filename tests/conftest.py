@@ -219,9 +219,11 @@ def label(*args: str | Path) -> int:
 
 
 def report_of(run: Path, *args: str) -> Path:
-    """Runs ``python -m project.report`` in this process; the page, if no argument names it."""
-    call(report, run, *args)
-    return run / "report.html"
+    """Runs ``python -m project.report`` in this process; the page."""
+    options = report.parser().parse_args([str(run), *args])
+    with as_in_a_terminal():
+        report.main(options)
+    return Path(options.output or run / "report.html")
 
 
 def opened(run: Path) -> tuple[ImageClassifier, ImageDataModule]:

@@ -228,8 +228,7 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     tiny_run, tmp_path
 ):
     metrics = read_json(tiny_run / "metrics.json")
-    path = tmp_path / "page.html"
-    report_of(tiny_run, f"--output={path}")
+    path = report_of(tiny_run, f"--output={tmp_path / 'page.html'}")
     shown = text_of(path)
     for split, measured in (("test", metrics["test"]), ("validation", metrics["val"])):
         of = f"{measured['correct']} of {measured['total']}"

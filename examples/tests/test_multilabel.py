@@ -28,8 +28,7 @@ from tests.conftest import (
 
 @pytest.mark.slow
 def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path):
-    report_of(multilabel, f"--output={tmp_path / 'page.html'}")
-    page = (tmp_path / "page.html").read_text()
+    page = report_of(multilabel, f"--output={tmp_path / 'page.html'}").read_text()
     test = read_json(multilabel / "metrics.json")["test"]
     assert f"<b>{test['mAP']:.4f}</b><span>mAP, test" in page
     assert "Confusion matrix</h2>" not in page
