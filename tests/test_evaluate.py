@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 from html import unescape
@@ -61,7 +62,7 @@ def test_a_run_in_half_precision_is_tested_in_float32_as_its_checkpoint_is(workp
     assert read_json("half.json")["loss"] == read_json("runs/half/metrics.json")["test"]["loss"]
 
 
-def test_all_images_of_another_folder_can_be_measured_but_no_training_images(
+def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_any_name(
     checkpoint, tmp_path, capsys
 ):
     root = tmp_path / "images"
@@ -72,8 +73,13 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images(
     names = content[ABOUT]["class_names"]
     make_folder(root / "train", dict.fromkeys(names, 5))
     make_folder(root / "test", dict.fromkeys(names, 3))
+    (tmp_path / "link").symlink_to(root / "train")
+    shutil.copytree(root / "train", tmp_path / "hard", copy_function=os.link)
     options = [f"{checkpoint}", "--split=all", "--data.num_workers=0", "--data.batch_size=8"]
-    for data in ([], [f"--data={root}/../images/"]):
+    others = [
+        f"--data={data}" for data in (f"{root}/../images/", tmp_path / "link", tmp_path / "hard")
+    ]
+    for data in ([], *([other] for other in others)):
         with pytest.raises(UserError, match="some of these images are those it was trained on"):
             evaluate(*options, *data)
     with pytest.raises(UserError, match="--split test: some of these images are those it was"):
@@ -90,12 +96,19 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images(
     assert class_table(list(rates), list(rates.values())) in printed.out
     assert [*rates] == names
     assert "may be among them" not in printed.err
+    for file in (root / "train" / names[0]).iterdir():  # as the run has them in both itself
+        os.link(file, root / "test" / names[0] / f"twin_{file.name}")
+    evaluate(f"{checkpoint}", "--split=test", *options[2:])
+    for twin in root.rglob("twin_*"):
+        twin.unlink()
     elsewhere = root.rename(tmp_path / "elsewhere")
     message = "images of training are not here, so these may be among"
     for chosen in (options, [options[0], *options[2:]]):
         assert message not in capsys.readouterr().err
         evaluate(*chosen, f"--data={elsewhere / 'test'}")
         assert message in capsys.readouterr().err
+    with pytest.raises(UserError, match="--split val: some of these images are those it was"):
+        evaluate(f"{checkpoint}", "--split=val", f"--data={elsewhere}", "--data.split_seed=1")
 
 
 def test_other_images_are_prepared_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):
