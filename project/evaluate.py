@@ -22,7 +22,7 @@ from project.analysis.calibration import (
     reliability,
 )
 from project.analysis.evaluation import with_probabilities
-from project.analysis.exported import OnnxNetwork, describe_file, load_file, serve_photos
+from project.analysis.exported import OnnxNetwork, describe_file, load_file, serve
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.model import ImageClassifier
@@ -114,7 +114,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         """Calibrates the model on the validation set, if asked, and keeps that in the checkpoint.
 
         Validation is measured like a test, with all views of test-time augmentation. A file of ONNX
-        gets the photos that it resizes itself.
+        is served what it takes.
         """
         network = self.model.network
         if isinstance(network, OnnxNetwork):
@@ -122,11 +122,8 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
                 raise UserError(
                     "--calibrate needs a checkpoint; calibrate that, and export it anew"
                 )
-            network.seconds.clear()  # of a trial
-            self.datamodule.num_workers = 0  # others would compete with it for the cores
-            if network.takes_photos:
-                split = "val" if self.config.split == "val" else self.datamodule.test_split
-                serve_photos(self.datamodule, split)
+            split = "val" if self.config.split == "val" else self.datamodule.test_split
+            serve(network, self.datamodule, split)
         if not self.config.calibrate:
             return
         if self.config.split == "all":

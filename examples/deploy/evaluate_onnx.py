@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError
-from lightkeeper.images import FileDataset, ImageDataModule
+from lightkeeper.images import ImageDataModule
 
 from project.analysis.evaluation import evaluate_split
 from project.analysis.exported import OnnxNetwork
@@ -24,13 +24,10 @@ def measure(path, model, data):
         != model.class_names
     ):
         raise UserError(f"'{path}' has other classes than the checkpoint", "files")
-    is_rgb = len(model.preprocessing["mean"]) == 3 and "bits" not in model.preprocessing
-    test = data.splits["test"]
-    if network.takes_photos and not (is_rgb and isinstance(test, FileDataset)):
-        raise UserError(f"'{path}' takes RGB photos from files; export it with --prepared", "files")
+    photos = network.photos_in(data.splits["test"]) if network.takes_photos else None
     for batch in data.test_dataloader():
         for at, index in enumerate(batch.indices.tolist()):
-            image = test.photo(index)[None] if network.takes_photos else batch.images[at : at + 1]
+            image = photos.photo(index)[None] if photos is not None else batch.images[at : at + 1]
             logits = network(image.float())
             if not model.has_one_class:  # sigmoid gives the probabilities back, not softmax
                 logits = logits.exp().logit()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from project.model import ImageClassifier
 from project.model.formats import open_onnx
 
-_NUMBERS = ("crop", "resize", "mean", "std", "bits")
+_NUMBERS = ("crop", "resize", "mean", "std")
 
 
 class OnnxNetwork(nn.Module):
@@ -51,6 +51,12 @@ class OnnxNetwork(nn.Module):
         # which are logits: softmax gives the probabilities back
         return torch.from_numpy(np.concatenate(rows)).clamp(min=1e-37).log().to(images.device)
 
+    def photos_in(self, dataset: object) -> FileDataset:
+        """Returns a dataset whose photos it takes as they are stored; refuses another."""
+        if not isinstance(dataset, FileDataset) or "bits" in dataset.preprocessing:
+            raise UserError(f"'{self.path}' takes RGB photos from files; export it with --prepared")
+        return dataset
+
     def costs(self) -> dict[str, float]:
         """Returns the size of the file in MB, and the latency of an image in ms."""
         middle, slow = np.percentile(np.multiply(1000, self.seconds), [50, 95]).tolist()
@@ -65,7 +71,7 @@ def describe_file(path: str) -> dict[str, Any]:
         UserError: It names no classes, or an answer depends on more than its probabilities.
     """
     texts = open_onnx(Path(path)).get_modelmeta().custom_metadata_map
-    if not texts.keys() >= {"class_names", "has_one_class", *_NUMBERS[:4]}:
+    if not texts.keys() >= {"class_names", "has_one_class", *_NUMBERS}:
         raise UserError(
             f"'{path}' was not written by python -m project.export: it names no classes"
         )
@@ -73,7 +79,7 @@ def describe_file(path: str) -> dict[str, Any]:
         raise UserError(
             f"'{path}' decides by thresholds, whose metrics only its checkpoint has; evaluate that"
         )
-    preprocessing = {name: json.loads(texts[name]) for name in _NUMBERS if name in texts}
+    preprocessing = {n: json.loads(texts[n]) for n in (*_NUMBERS, "bits") if n in texts}
     preprocessing |= {name: texts[name] for name in ("fit", "interpolation") if name in texts}
     class_names = json.loads(texts["class_names"])
     unknown = dict.fromkeys(("data", "step"))
@@ -106,12 +112,13 @@ class PhotoDataset(FileDataset):
         return batch._replace(images=self.photo(int(batch.indices[0]))[None])
 
 
-def serve_photos(data: ImageDataModule, split: str) -> None:
-    """Serves the photos of a split one by one, of any size."""
-    data.setup("test")
-    dataset = data.splits[split]
-    if not isinstance(dataset, FileDataset) or "bits" in dataset.preprocessing:
-        raise UserError("the model takes RGB photos from files; export it with --prepared")
-    files = [dataset.path(index) for index in range(len(dataset))]
-    data.splits = {split: PhotoDataset(files, dataset.labels, dataset.preprocessing)}
-    data.batch_size = 1
+def serve(network: OnnxNetwork, data: ImageDataModule, split: str) -> None:
+    """Serves a split so that a file can be timed, with its photos if it resizes these itself."""
+    network.seconds.clear()  # of a trial
+    data.num_workers = 0  # others would compete with it for the cores
+    if network.takes_photos:
+        data.setup("test")
+        photos = network.photos_in(data.splits[split])
+        files = [photos.path(index) for index in range(len(photos))]
+        data.splits = {split: PhotoDataset(files, photos.labels, photos.preprocessing)}
+        data.batch_size = 1
