@@ -288,6 +288,12 @@ def test_a_test_table_whose_column_of_labels_has_another_name_is_no_set_without_
         module(file).files()
 
 
+def test_a_row_that_lacks_its_group_is_named(tmp_path):
+    file = write_tables(tmp_path, {"img/{}.jpg": 12}, table(header="path,label,patient"))
+    with pytest.raises(UserError, match="line 2: it has no patient"):
+        module(file, group="patient").files()
+
+
 def test_a_split_is_the_same_wherever_the_folder_lies_and_however_its_paths_are_written(tmp_path):
     splits = []
     for place in ("here", "over/there"):

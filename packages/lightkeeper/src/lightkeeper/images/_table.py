@@ -181,6 +181,8 @@ class Table:
                 line,
             )
         group = row.get(self.group or "", "")
+        if self.group in row and not group:
+            raise sheet.error(f"it has no {printable(self.group)}", line)
         if self.group is not None and not group:
             group = search_path(self.group, searched, "group")
             group = group if is_inside else self._name_outside(group)
@@ -254,8 +256,7 @@ class Table:
         """The images below the root, by their paths, names and stems, each spelt alike."""
         index = defaultdict[str, list[str]](list)
         for path in images_below(self.root, Counter(), self.bands):
-            name = os.path.basename(path)
-            for key in {path, name, os.path.splitext(name)[0]}:
+            for key in {path, Path(path).name, Path(path).stem}:
                 index[spelt(key)].append(path)
         return index
 
@@ -290,10 +291,9 @@ class Table:
         for folder in {os.path.dirname(path) for path in paths}:
             names = filter(is_image, os.listdir(folder or os.curdir))
             images.update(os.path.join(folder, name) for name in names)
-        others = images.difference(paths)
-        if not others:
+        if not (others := sorted(images.difference(paths))):
             return ""
-        example = min(others).removeprefix(prefix)
+        example = others[0].removeprefix(prefix)
         return f"images without a class are left out: {len(others):,}, such as {example}"
 
 
