@@ -1,20 +1,11 @@
-"""The promises of ``python -m project.predict``: the rows of a plain loop, none lost, none doubled."""
+"""The promises of ``python -m project.predict``: the rows of a plain loop, and of ``evaluate``."""
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from lightkeeper.exact import UserError
 from lightkeeper.images import Preprocessing
 from PIL import Image
 from torchvision.transforms import v2
@@ -26,20 +17,14 @@ from tests.conftest import (
     cases,
     classifier,
     draw_image,
-    environment,
     evaluate,
     flowers,
     label,
     make_folder,
-    one_line,
     quiet_trainer,
     read_json,
     rows,
 )
-from tests.processes import started, wait_until
-
-COMMAND = [sys.executable, "-m", "project.predict"]
-PARALLEL = ["--trainer.accelerator=cpu", "--trainer.devices=2"]
 
 
 @pytest.fixture(scope="module")
@@ -123,65 +108,6 @@ def test_rows_and_embeddings_are_what_a_plain_loop_computes(checkpoint, photos, 
     assert (0 < unsure < 9) == bool(least)
 
 
-def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, workplace, capfd):
-    strange = shutil.copy(photos / "1.png", os.fsdecode(b'line\nbreak, "caf\xe9".png'))
-    options = [checkpoint, strange, photos, "--batch_size=2", "--top_k=2"]
-    label(*options, "--output=whole.csv")
-    assert rows("whole.csv")[0]["path"] == 'line\nbreak, "caf\\xe9".png'
-    whole, out = Path("whole.csv").read_bytes(), Path("out.csv")
-    label(*options)
-    printed = capfd.readouterr()
-    assert printed.out.encode() == whole
-    assert "labelled 10 images; 2 cannot be read" in printed.err
-    options.append(f"--output={out}")
-    lines = whole.decode().splitlines(keepends=True)
-    out.write_text("".join(lines[:7]) + lines[7][:9])  # five rows are whole
-    with pytest.raises(UserError, match="--overwrite replaces it"):
-        label(*options)
-    with pytest.raises(UserError, match="has other rows or columns"):
-        label(*options, "--resume", "--top_k=3")
-    with pytest.raises(UserError, match="would have another row now"):
-        label(*options, "--resume", "--abstain=1")
-    *others, newest = [float(row["confidence"] or 1) for row in rows("whole.csv")[:5]]
-    assert min(others) < newest
-    with pytest.raises(UserError, match="would have another row now"):
-        label(*options, "--resume", f"--abstain={(min(others) + newest) / 2}")
-    assert out.read_text() == "".join(lines[:7])
-    step = ImageClassifier.predict_step
-    with (
-        patch("lightkeeper.cli._predict._COMPARED", 1),
-        patch.object(ImageClassifier, "predict_step", autospec=True, side_effect=step) as predicted,
-    ):
-        label(*options, "--resume")
-    # of the five rows, the least sure and the newest are compared with what they would be now
-    assert sum(len(call.args[1].images) for call in predicted.call_args_list) == 12 - 5 + 2
-    assert out.read_bytes() == whole
-    capfd.readouterr()
-    assert label(*options, "--resume") == 1  # nothing is left, but two files have errors
-    assert "labelled 10 images; 2 cannot be read" in capfd.readouterr().err
-    assert out.read_bytes() == whole
-
-
-def test_no_name_controls_the_terminal_and_a_file_has_it_as_it_is(
-    checkpoint, photos, workplace, capfd
-):
-    content = torch.load(checkpoint, weights_only=True)
-    names = [f"\x1b[2J\t\u202e{name}" for name in content["about"]["class_names"]]
-    content["about"]["class_names"] = content["hyper_parameters"]["class_names"] = names
-    torch.save(content, "names.ckpt")
-    strange = shutil.copy(photos / "1.png", "a\x1b[31mb.png")
-    options = ["names.ckpt", strange, "--probabilities"]
-    label(*options)
-    printed = capfd.readouterr().out
-    assert all(character.isprintable() for line in printed.splitlines() for character in line)
-    assert r"\x1b[2J\t\u202e" in printed
-    label(*options, "--output=out.csv")
-    (row,) = rows("out.csv")
-    assert row["path"] == strange
-    assert row["label"] in names
-    assert {f"probability_{name}" for name in names} <= row.keys()
-
-
 def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, workplace, monkeypatch):
     monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
     make_folder(Path("images"), dict.fromkeys(flowers(1, 1, 1).class_names, 9))
@@ -204,93 +130,3 @@ def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, workplac
         assert (row["correct"] == "true") == (row["label"] == row["true_label"])
     assert sum(row["correct"] == "true" for row in written) == metrics["correct"]
     assert len({row["label"] for row in written}) > 1
-
-
-def run(command: list[str], **options: Any) -> Any:
-    """Runs a command, and returns how it ended."""
-    pipes: Any = {"capture_output": True, "text": True, "timeout": 120, "check": False}
-    return subprocess.run(command, env=environment(), **pipes, **options)
-
-
-def require_same(path: str, expected: str) -> None:
-    """Compares rows; some CPUs multiply matrices of other heights by other instructions."""
-    for row, other in zip(rows(path), rows(expected), strict=True):
-        confidence = float(other.pop("confidence") or 0)
-        assert float(row.pop("confidence") or 0) == pytest.approx(confidence)
-        assert row == other
-
-
-@pytest.mark.slow
-def test_two_processes_write_what_one_does_and_resume_after_a_kill(checkpoint, photos, workplace):
-    label(checkpoint, photos, "--output=one.csv", "--embeddings=one.npy")
-    command = [*COMMAND, str(checkpoint), *PARALLEL, "--batch_size=2"]
-    files = ["--output=two.csv", "--embeddings=two.npy"]
-    assert "2 cannot be read" in run([*command, str(photos), *files]).stderr
-    require_same("two.csv", "one.csv")
-    np.testing.assert_allclose(np.load("two.npy"), np.load("one.npy"), rtol=1e-5, atol=1e-6)
-    out = Path("rows.csv")
-    command += [f"--output={out}", "--batch_size=1"]
-    with started([*command, str(photos)], workplace) as killed:
-        wait_until(lambda: out.exists() and out.read_text().count("\n") >= 3, workplace)
-        killed.kill()
-    listed = "".join(f"{row['path']}\n" for row in rows("one.csv"))
-    resumed = run([*command, "-", "--resume"], input=listed)
-    assert (resumed.returncode, resumed.stderr.count("\n")) == (1, 1)
-    require_same("rows.csv", "one.csv")
-    # all processes of a launcher end where nothing is left
-    options = [str(checkpoint), str(photos), f"--output={out}", PARALLEL[0], "--resume"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    ended = run([*torchrun, "--nproc-per-node=2", "-m", "project.predict", *options])
-    assert "exitcode  : 1" in ended.stderr
-    require_same("rows.csv", "one.csv")
-
-
-def test_what_another_process_writes_is_left_alone(checkpoint, photos, workplace, capsys):
-    Path("rows.csv").write_text("of before")
-    hold = "import fcntl; file = open('rows.csv', 'a'); fcntl.lockf(file, fcntl.LOCK_EX); "
-    command = [sys.executable, "-c", f"{hold}print(flush=True); input()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        again = partial(label, checkpoint, photos, "--output=rows.csv", "--overwrite")
-        assert "another process is writing 'rows.csv'" in one_line(again, capsys)
-        assert Path("rows.csv").read_text() == "of before"
-        other.communicate(b"\n")
-    again()
-    assert len(rows("rows.csv")) == 11
-
-
-def test_embeddings_are_whole_or_not_there(checkpoint, photos, workplace, capsys, limit_files):
-    Path("rows.npy").write_text("of before")
-    limit_files(2_000)
-    files = ["--output=rows.csv", "--embeddings=rows.npy", "--overwrite"]
-    assert "File too large" in one_line(lambda: label(checkpoint, photos, *files), capsys)
-    assert [path.read_text() for path in Path().glob("*rows*.npy")] == ["of before"]
-    assert len(rows("rows.csv")) == 11
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_the_rows(checkpoint, photos, workplace):
-    out = Path("rows.csv")
-    paths = [shutil.copy(photos / "1.png", f"{number}.png") for number in range(400)]
-    options = [f"--output={out}", "--batch_size=1", "--trainer.accelerator=cpu", "--num_workers=1"]
-    with started([*COMMAND, str(checkpoint), *paths, *options], workplace) as process:
-        wait_until(lambda: out.exists() and out.read_text().count("\n") >= 4, workplace)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-    assert Path("log").read_text().splitlines()[-1:] == ["stopped"]
-    label(checkpoint, *paths, f"--output={out}", "--resume")
-    assert [row["path"] for row in rows(out)] == paths
-
-
-@cases(
-    "options message",
-    (["--output=no/folder.csv"], "parent directory does not exist"),
-    (["--resume"], "--resume needs --output"),
-    (["--resume", "--output=a.csv", "--embeddings=a.npy"], "it cannot continue --embeddings"),
-    (["--output=a.csv", "--embeddings=a.csv"], "--output: must be a file that no other"),
-    (["--flips"], "there are no images in"),
-)
-def test_a_mistake_is_one_line(checkpoint, workplace, options, message, capsys):
-    assert message in one_line(lambda: label(checkpoint, workplace, *options), capsys)
-    assert not list(workplace.iterdir())

@@ -6,12 +6,16 @@ import re
 import runpy
 import shutil
 import signal
+import subprocess
 import sys
+import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import combinations
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 from warnings import catch_warnings
 
@@ -42,6 +46,7 @@ from tests.conftest import (
     TINY_TRAINER,
     as_in_a_terminal,
     cases,
+    environment,
     fit,
     make_folder,
     one_line,
@@ -49,11 +54,42 @@ from tests.conftest import (
     rows,
     succeed,
 )
-from tests.processes import descendants, started, wait_until
 
 SWEEP = ROOT / "examples" / "launch" / "sweep.py"
 OPTIONS = [FLOWERS, "--data.train_size=256", *TINY_DATA[1:4], *TINY_TRAINER, *QUIET, *SLIM]
 COMMAND = [sys.executable, str(SWEEP), "--name=lr", *OPTIONS, "--trainer.max_epochs=4"]
+
+
+@contextmanager
+def started(command: list[str], place: Path) -> Iterator[subprocess.Popen[Any]]:
+    """A command in a process group of its own, which writes to ``log``; all of the group ends."""
+    with open(place / "log", "w") as log:
+        options: Any = {"env": environment(), "stdout": log, "stderr": log}
+        process = subprocess.Popen(command, cwd=place, start_new_session=True, **options)
+        try:
+            yield process
+        finally:
+            for pid in [process.pid, *descendants(process.pid)]:
+                with suppress(ProcessLookupError):
+                    os.killpg(os.getpgid(pid), signal.SIGKILL)
+            process.wait()
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that a process has started, and those that these have."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    for child in children.read_text().split() if children.exists() else ():
+        yield int(child)
+        yield from descendants(int(child))
+
+
+def wait_until(condition: Callable[[], object], place: Path) -> None:
+    """Waits two minutes at most, or fails the test with the log."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within two minutes\n{(place / 'log').read_text()}")
+        time.sleep(0.01)
 
 
 def test_the_tables_of_seeds_and_recipes_have_means_spreads_and_differences_by_seed(

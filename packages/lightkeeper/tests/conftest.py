@@ -1,6 +1,8 @@
 """Fixtures of all tests."""
 
 import gc
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,3 +32,11 @@ def workplace(tmp_path, monkeypatch) -> Path:
     """An empty folder to run commands in."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def limit_files() -> Iterator[Callable[[int], None]]:
+    """Lets no file grow beyond so many bytes, as ``ulimit -f``."""
+    size, limits = resource.RLIMIT_FSIZE, resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda most: resource.setrlimit(size, (most, limits[1]))
+    resource.setrlimit(size, limits)
