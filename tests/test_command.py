@@ -1,6 +1,6 @@
 """Mistakes are one line, bugs keep their tracebacks; output lasts where nobody reads it; importing does nothing."""
 
-import shlex
+import re
 import signal
 import subprocess
 import sys
@@ -25,19 +25,15 @@ from project.model import ImageClassifier
 from tests.conftest import (
     FLOWERS,
     ONE_CPU,
-    RUN,
     SLIM,
-    TINY,
     cases,
     environment,
     fit,
-    load,
     make_folder,
     one_line,
-    read_json,
     small,
 )
-from tests.test_command_line import OWN_MODEL, V2, split
+from tests.test_command_line import OWN_MODEL
 
 PACKAGE = FitCLI.__module__.partition(".")[0]
 
@@ -136,19 +132,6 @@ def test_what_a_trainer_an_optimizer_or_a_run_refuses_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_run_whose_standard_streams_are_closed_writes_none_of_them_into_its_files(tmp_path):
-    """Its files get the numbers of closed streams, to which processes that it starts would write."""
-    flags = [*TINY, *SLIM, "--name=run", "--trainer.devices=2"]
-    command = shlex.join([sys.executable, "-m", f"{PACKAGE}.fit", *flags])
-    done = subprocess.run(
-        ["bash", "-c", f"exec {command} <&- >&- 2>&-"], cwd=tmp_path, env=environment(), check=False
-    )
-    assert done.returncode == 0
-    assert load(tmp_path / RUN / "checkpoints" / "best.ckpt")["about"]["step"] == 4
-    assert read_json(tmp_path / RUN / "metrics.json")["test"]["total"] == 26
-
-
-@pytest.mark.slow
 def test_importing_the_package_has_no_side_effect():
     program = """if True:
         import gc, pkgutil, signal, sys, warnings
@@ -179,7 +162,6 @@ def test_importing_the_package_has_no_side_effect():
 
 @cases(
     "module",
-    "lightkeeper.cli._parser",
     f"{PACKAGE}.predict",
     f"{PACKAGE}.export",
     f"{PACKAGE}.report",
@@ -194,15 +176,6 @@ def test_help_imports_neither_torch_nor_lightning(module):
         except SystemExit as end:
             assert not end.code
         assert not {{"torch", "lightning"}} & {{*sys.modules}}
-    """
-    subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
-
-
-def test_reading_a_runs_metrics_imports_neither_torch_nor_lightning():
-    program = """if True:
-        import sys
-        from lightkeeper.cli import read_metrics
-        assert not {"torch", "lightning"} & {*sys.modules}
     """
     subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)
 
@@ -264,8 +237,8 @@ extra -> unrecognized arguments: extra
 --import=my/file.py -> --import: must be a module
 --data.train_transforms=my.X -> --data.train_transforms is a list: --data.train_transforms+=my.X adds
 --trainer.callbacks=Timer -> --trainer.callbacks is a list: --trainer.callbacks+=Timer adds to it
---data.batch_transforms+={V2}.MixUp --data.batch_transforms.alpha=-1 -> --data.batch_transforms: MixUp(alpha=-1.0): Exp
---data.train_transforms+={V2}.RandomErasing --data.train_transforms.p=2 -> --data.train_transforms: RandomErasing(p=2.0
+--data.batch_transforms+=torchvision.transforms.v2.MixUp --data.batch_transforms.alpha=-1 -> --data.batch_transforms: MixUp(alpha=-1.0): Exp
+--data.train_transforms+=torchvision.transforms.v2.RandomErasing --data.train_transforms.p=2 -> --data.train_transforms: RandomErasing(p=2.0
 --trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy -> does not keep all weights on each device; use ddp
 --trainer.strategy=ddp_spawn -> forked or spawned processes cannot hand their metrics back; use ddp
 --trainer.accelerator=gpuu -> gpuu
@@ -301,7 +274,8 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
         broken.write_bytes(broken.read_bytes()[:-100])
     before = sorted(workplace.iterdir())
     assert answer in one_line(
-        lambda: fit(FLOWERS, *SLIM, *ONE_CPU, "--data.batch_size=64", *split(args)), capsys
+        lambda: fit(FLOWERS, *SLIM, *ONE_CPU, "--data.batch_size=64", *re.split(" (?=--)", args)),
+        capsys,
     )
     assert sorted(workplace.iterdir()) == before
 

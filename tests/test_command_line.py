@@ -49,12 +49,7 @@ class OwnModel(ImageClassifier):
         super().__init__(*args, layer_decay=layer_decay, optimizer=optimizer, **kwargs)  # type: ignore[misc]
 
 
-def split(words: str) -> list[str]:
-    return re.split(" (?=--)", words)
-
-
 OWN_MODEL = f"{__name__}.OwnModel"
-V2 = "torchvision.transforms.v2"
 
 
 class ByF1(ParsingOnly):
@@ -115,10 +110,6 @@ def test_a_bug_in_the_module_that_a_path_names_is_no_misspelt_name(
 ):
     (tmp_path / "module_with_a_bug.py").write_text(content)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(error):
-        parse("--model=module_with_a_bug.Model")
-    with pytest.raises(error):
-        parse("--trainer.callbacks+=module_with_a_bug.Watch")
     with pytest.raises((error, UserError)):
         find_builder("module_with_a_bug.Network")
 

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from lightkeeper.images._checkpoint import ABOUT
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from project.fit import FitCLI
-from project.model import ImageClassifier
-from tests.conftest import FAST, SLIM, TINY, events, fit, load, read_json, require_same_end, small
+from tests.conftest import SLIM, TINY, events, fit, load, read_json, small
 
 
 def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
@@ -79,23 +77,10 @@ def test_the_saved_config_repeats_the_run(tiny_run, workplace):
     assert read_json("runs/again/metrics.json") == read_json(tiny_run / "metrics.json")
 
 
-def test_a_dry_run_leaves_nothing_behind(workplace):
-    small("--trainer.fast_dev_run=true")
-    assert list(workplace.iterdir()) == []
-
-
 def test_without_a_name_the_run_is_called_after_data_model_and_time(workplace):
     run = small("--name=null", "--model.arch=resnet18").run.path
     assert run.name.startswith("syntheticflowers-resnet18-2")
     assert "\nname: null\n" in (run / "config.yaml").read_text()
-
-
-def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace):
-    runs = [
-        small(f"--data.device_cache={kept}", f"--name={kept}").run.path
-        for kept in ("false", "true")
-    ]
-    require_same_end(*runs)
 
 
 def test_a_finished_run_names_the_way_to_train_longer_which_works(tiny_run, workplace):
@@ -107,15 +92,3 @@ def test_a_finished_run_names_the_way_to_train_longer_which_works(tiny_run, work
     assert way == ["--name", "tiny_longer", "--model.weights", str(best)]
     weights = dict(FitCLI([*options, *way]).model.state_dict())
     torch.testing.assert_close(weights, dict(load(best)["state_dict"]), rtol=0, atol=0)
-
-
-def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatch):
-    run = shutil.copytree(tiny_run, workplace / "elsewhere" / "tiny")
-    (run / "metrics.json").unlink()
-    before = (run / "checkpoints" / "best.ckpt").read_bytes()
-    hook = "on_validation_epoch_end"
-    monkeypatch.setattr(ImageClassifier, hook, lambda model: model.log("val/accuracy", 0.0))
-    monkeypatch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
-    place = ["--trainer.default_root_dir=elsewhere", "--name=tiny"]
-    fit(*TINY, *SLIM, *FAST, "--trainer.max_epochs=2", *place)
-    assert (run / "checkpoints" / "best.ckpt").read_bytes() == before

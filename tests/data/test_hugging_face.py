@@ -74,9 +74,9 @@ def save_hidden(folder: Path) -> None:
     datasets.DatasetDict({"train": rows(30), "test": hidden}).save_to_disk(folder)
 
 
-def module(root: Path, **options: Any) -> HuggingFaceDataModule:
-    options = {"image_size": 16, "batch_size": 4, "num_workers": 0} | options
-    return HuggingFaceDataModule(str(root), **options)
+def module(folder: Path, **options: Any) -> HuggingFaceDataModule:
+    sizes = {"image_size": 16, "batch_size": 4, "num_workers": 0}
+    return HuggingFaceDataModule(**{"root": str(folder), **sizes, **options})
 
 
 @cases(
@@ -123,17 +123,13 @@ def test_images_are_served_as_those_of_the_folder_are_to_the_last_bit(tmp_path):
     ({"train": rows(9).remove_columns("image")}, {}, "image_column: must name one of .* label"),
     ({"validation": rows(9), "extra": rows(9)}, {}, "none of the splits validation, extra"),
     ({}, {}, r"^root: [^\n]+$"),
+    ({}, {"root": ""}, "root: must name a dataset"),
 )
 def test_what_is_ambiguous_or_not_there_is_refused(tmp_path, parts, options, message):
     if parts:
         datasets.DatasetDict(parts).save_to_disk(tmp_path)
     with pytest.raises(UserError, match=message):
         _ = module(tmp_path, **options).class_names
-
-
-def test_no_name_is_refused():
-    with pytest.raises(UserError, match="root: must name a dataset"):
-        HuggingFaceDataModule()
 
 
 def test_a_checkpoint_opens_a_folder_again_but_chooses_nothing_that_is_downloaded(

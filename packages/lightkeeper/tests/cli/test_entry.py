@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 
+from tests.processes import succeed
 from tests.toy import ToyClassifier, cases, fit, one_line
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -138,3 +139,13 @@ def test_what_a_logger_of_lightnings_logs_to_may_refuse_in_any_way():
     for cls, error in ((CSVLogger, UserError), (MyService, RefusedError)):
         with pytest.raises(error, match="no key"), options_of_library(cls, "--trainer.logger"):
             raise RefusedError("no key\nwas found")
+
+
+@cases("names", "CommandParser, run_command", "read_metrics")
+def test_a_command_that_needs_neither_torch_nor_lightning_imports_neither(names, tmp_path):
+    program = f"""if True:
+        import sys
+        from lightkeeper.cli import {names}
+        assert not {{"torch", "lightning"}} & {{*sys.modules}}
+    """
+    assert succeed([sys.executable, "-c", program], tmp_path).out == ""

@@ -178,3 +178,8 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     stop_at(6, *flags)
     fit(*flags)
     assert (len(settings), recorded) == (2, expected)
+
+
+def test_a_dry_run_leaves_nothing_behind(workplace):
+    fit("--trainer.fast_dev_run=true")
+    assert list(workplace.iterdir()) == []

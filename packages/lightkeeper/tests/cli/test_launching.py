@@ -2,6 +2,7 @@
 
 import functools
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.processes import (
     torchrun,
     wait_until,
 )
-from tests.toy import RUN, ToyData, ToyFit, cases, curve, fit, one_line, read_json, toy
+from tests.toy import BEST, RUN, ToyData, ToyFit, cases, curve, fit, load, one_line, read_json, toy
 
 FIT = [sys.executable, "-m", "tests.fit", *TINY, "--trainer.devices=auto"]
 STOP = ["--trainer.callbacks+=tests.toy.AtStep", "--trainer.callbacks.step=1"]
@@ -186,3 +187,14 @@ def test_where_the_first_process_fails_alone_none_is_left(tmp_path):
     assert finished.err.count("error: only the first one fails") == 1
     other = int((tmp_path / "busy").read_text())
     wait_until(lambda: not is_running(other), tmp_path, patience=15)
+
+
+@pytest.mark.slow
+def test_a_run_whose_standard_streams_are_closed_writes_none_of_them_into_its_files(tmp_path):
+    """Its files get the numbers of closed streams, to which processes that it starts would write."""
+    command = shlex.join([*FIT[:-1], "--name=run", "--trainer.devices=2"])
+    done = run(["bash", "-c", f"exec {command} <&- >&- 2>&-"], tmp_path)
+    assert done.code == 0
+    assert load(tmp_path / BEST)["about"]["step"] == 3
+    assert read_json(tmp_path / RUN / "metrics.json")["test"].keys() == {"loss", "accuracy"}
+    assert len(curve(tmp_path / RUN, "train/loss")) == 3

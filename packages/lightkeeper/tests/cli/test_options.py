@@ -3,6 +3,7 @@
 import re
 from typing import Any, ClassVar
 
+import pytest
 import yaml
 from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Adam
@@ -147,3 +148,19 @@ def test_flags_win_over_later_configs_these_over_earlier_ones_and_a_plus_adds_to
     words, expected, *notes = row.split(" -> ")
     require_values(split(words), expected)
     assert capsys.readouterr().err.splitlines() == notes
+
+
+@cases(
+    "content error",
+    ("import no_such_package", ModuleNotFoundError),
+    ("from lightkeeper.images import NoSuchName", ImportError),
+    ("{}.no_such_attribute", AttributeError),
+)
+@cases("option", "--model=", "--trainer.callbacks+=")
+def test_a_bug_in_the_module_that_a_path_names_is_no_misspelt_name(
+    tmp_path, monkeypatch, option, content, error
+):
+    (tmp_path / "module_with_a_bug.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(error):
+        Command([f"{option}module_with_a_bug.Thing"])

@@ -246,3 +246,14 @@ def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, step
     steps_take_time = LambdaCallback(on_train_batch_end=lambda *_: times.append(times[-1] + 60))
     fit("--trainer.max_epochs=3", *flags.split(), callbacks=[steps_take_time])
     assert saved == steps
+
+
+def test_a_moved_run_still_knows_its_best_metric(workplace, monkeypatch):
+    fit()
+    run = Path("runs").rename("elsewhere") / "run"
+    (run / "metrics.json").unlink()
+    before = (run / "checkpoints" / "best.ckpt").read_bytes()
+    hook = "on_validation_epoch_end"
+    monkeypatch.setattr(ToyClassifier, hook, lambda model: model.log("val/accuracy", 0.0))
+    fit("--trainer.max_epochs=3", "--trainer.default_root_dir=elsewhere")
+    assert (run / "checkpoints" / "best.ckpt").read_bytes() == before

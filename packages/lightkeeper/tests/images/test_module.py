@@ -1,6 +1,7 @@
 """What a data module serves: evaluation as it is, training augmented, each part a fair one."""
 
 import re
+import shutil
 from collections import defaultdict
 from typing import Any, cast
 
@@ -20,7 +21,19 @@ from tests.stubs import (
     epoch_of,
     require_equal,
 )
-from tests.toy import LAST, ToyClassifier, ToyData, cases, fit, load, toy, toy_trainer
+from tests.toy import (
+    LAST,
+    RUN,
+    ToyClassifier,
+    ToyData,
+    cases,
+    differences,
+    fit,
+    load,
+    outcome,
+    toy,
+    toy_trainer,
+)
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
@@ -216,3 +229,12 @@ class Around(LightningDataModule):
 def test_a_data_module_around_one_of_ours_must_hand_on_its_hooks():
     with pytest.raises(UserError, match="loaders need it"):
         toy_trainer().fit(toy(), datamodule=Around())
+
+
+def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace):
+    ends = []
+    for kept in ("false", "true"):
+        fit(f"--data.device_cache={kept}", "--data.class_balance=0.5")
+        ends.append(outcome(RUN))
+        shutil.rmtree("runs")
+    assert not differences(*ends)
