@@ -157,11 +157,18 @@ class ExactDataLoader(LazyDataLoader):
         is_ordered = options.get("batch_sampler") is not None or options.get("sampler") is not None
         if is_ordered and not is_predicting:
             raise UserError("the order is the loader's own: it takes no sampler or batch_sampler")
-        wanted = f"a multiple of {devices}, the number of devices"
-        require(is_predicting or batch_size % devices == 0, "batch_size", batch_size, wanted)
-        if shuffle:
-            wanted = f"at most {size:,}, the number of samples"
-            require(batch_size <= size, "batch_size", batch_size, wanted)
+        require(
+            is_predicting or batch_size % devices == 0,
+            "batch_size",
+            batch_size,
+            f"a multiple of {devices}, the number of devices",
+        )
+        require(
+            batch_size <= size or not shuffle,
+            "batch_size",
+            batch_size,
+            f"at most {size:,}, the number of samples",
+        )
         require(
             size >= devices, "dataset", f"{size:,}", f"at least {devices} samples, one a device"
         )
