@@ -63,7 +63,6 @@ class ExactTraining(Callback):
       an epoch within which a run resumes.
     """
 
-    _averages: Sequence[WeightAveraging] = ()
     _began = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -88,8 +87,7 @@ class ExactTraining(Callback):
         """Finds the callbacks that it corrects."""
         self._began = True
         callbacks = callbacks_of(trainer)
-        self._averages = [part for part in callbacks if isinstance(part, WeightAveraging)]
-        self._waiting = self._averages
+        self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
         self._schedulers = [
             part for part in callbacks if isinstance(part, GradientAccumulationScheduler)
         ]
@@ -129,7 +127,8 @@ class ExactTraining(Callback):
         """Gives all processes the first one's buffers, and those of its averages."""
         settle_types(trainer, pl_module)
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
-            averages = filter(None, map(average_of, self._averages))
+            parts = [part for part in callbacks_of(trainer) if isinstance(part, WeightAveraging)]
+            averages = filter(None, map(average_of, parts))
             for buffer in (*wrapper.buffers(), *chain(*(part.buffers() for part in averages))):
                 distributed.broadcast(buffer, 0)  # Lightning's broadcast is of objects
 
