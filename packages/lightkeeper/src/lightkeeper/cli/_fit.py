@@ -13,6 +13,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser
 
+from ..exact._checkpoint_io import first_sound
 from ..exact._errors import UserError, listed
 from ..exact._files import resumable, write_text
 from ..exact._last_checkpoint import LastCheckpoint
@@ -24,7 +25,6 @@ from ..images._checkpoint import (
     ABOUT,
     About,
     DescribedCheckpointIO,
-    read_newest,
     require_same_classes,
 )
 from ..images._checkpoints import (
@@ -34,7 +34,7 @@ from ..images._checkpoints import (
 )
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
-from ..images._resuming import Resumable
+from ..images._resuming import read_resumable
 from ._changes import changed_options
 from ._command import Command
 from ._command_line import flat, read_config
@@ -236,7 +236,7 @@ class FitCommand(Command):
             self.run.create()
         if self.datamodule.layout:
             self.note(f"data: {self.datamodule.layout}")
-        path, checkpoint = read_newest(resumable(self.run.path), Resumable, self.note)
+        path, checkpoint = first_sound(resumable(self.run.path), read_resumable, self.note)
         config = self.parser.dump(self._saved_config, skip_unset=False)
         if path is None:
             self._begin()

@@ -1,6 +1,6 @@
 """Callbacks of a classifier: what its checkpoints say, and resuming."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sized
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -53,7 +53,7 @@ class DescribeCheckpoint(Callback):
         self._earlier: dict[str, object] = {}  # metrics, until there are newer ones
         self._left_out: dict[str, None] = {}
         self._length = ""
-        self._states: tuple[Sequence[Any], Sequence[Any]] | None = None
+        self._states: Checkpoint = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Requires that each class has a name of its own, by which a checkpoint knows it."""
@@ -113,7 +113,7 @@ class DescribeCheckpoint(Callback):
             for state in checkpoint.get("lr_schedulers", ()):
                 for name in length_attributes(state):
                     del state[name]
-        self._states = (checkpoint["optimizer_states"], checkpoint["lr_schedulers"])
+        self._states = {key: checkpoint[key] for key in ("optimizer_states", "lr_schedulers")}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forgets the metrics of before."""
@@ -152,9 +152,9 @@ class DescribeCheckpoint(Callback):
         for about in abouts:
             for name in CALIBRATION:
                 about.pop(name, None)
-        if self._states is not None:
-            require_optimizers(trainer, *self._states)
-        self._states = None
+        if self._states:
+            require_optimizers(trainer, self._states)
+        self._states = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Notes how many batches a share of them is, as Lightning rounds it down."""

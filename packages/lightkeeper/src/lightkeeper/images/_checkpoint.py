@@ -8,7 +8,7 @@ weights_only=True)`` reads the whole file.
 
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -19,13 +19,7 @@ from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hpara
 from torch import Tensor
 from torch.serialization import safe_globals
 
-from ..exact._checkpoint_io import (
-    OPTIONS,
-    OPTIONS_OF_ALL,
-    AtomicCheckpointIO,
-    Checkpoint,
-    first_sound,
-)
+from ..exact._checkpoint_io import OPTIONS, OPTIONS_OF_ALL, AtomicCheckpointIO, Checkpoint
 from ..exact._errors import UserError, listed
 from ..exact._non_finite import require_finite
 from ..exact._plain import MisfitError, inside
@@ -169,23 +163,6 @@ def require_same_classes(known: list[str], path: object, class_names: list[str])
             f"'{path}' knows {len(known)} classes, but the data has {len(class_names)}; they"
             f" {difference}; use the data it was trained on"
         )
-
-
-def read_newest(
-    paths: Sequence[Path], fields: type, note: Callable[[str], None]
-) -> tuple[Path | None, Checkpoint]:
-    """Reads the first of some checkpoints, the newest first, that is not damaged, if any.
-
-    ``fields`` are the types of what each must have.
-    """
-
-    def read(path: Path) -> Checkpoint:
-        checkpoint = read_checkpoint(path)
-        with damaged(f"'{path}'"):
-            require_fit(checkpoint, fields)
-        return checkpoint
-
-    return first_sound(paths, read, note)
 
 
 def keep_plain_options(checkpoint: Checkpoint) -> list[str]:

@@ -1,7 +1,8 @@
 """Checks of what a run resumes from, before Lightning and torch take it over as it is."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
+from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import torch
@@ -15,7 +16,7 @@ from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import first_sentence
 from ..exact._plain import MisfitError, inside
 from ..exact._upstream import callbacks_of
-from ._checkpoint import damaged
+from ._checkpoint import damaged, read_checkpoint
 from ._schema import Rule, is_sound, require_fit, require_like
 from ._upstream import logged_values, progress_of
 
@@ -69,12 +70,20 @@ class Restorable(TypedDict):
     metric_states: NotRequired[list[dict[str, dict[str, Tensor]]]]
 
 
-class Resumable(Restorable):
+class _Resumable(Restorable):
     """The types of what the command ``fit`` resumes, which takes more from a checkpoint."""
 
     loggers: NotRequired[dict[str, dict[str, _Count | list[str]]]]
     should_stop: bool
     newest_metrics: dict[str, Tensor | float]
+
+
+def read_resumable(path: Path) -> Checkpoint:
+    """Reads a checkpoint that the command ``fit`` may resume from."""
+    checkpoint = read_checkpoint(path)
+    with damaged(f"'{path}'"):
+        require_fit(checkpoint, _Resumable)
+    return checkpoint
 
 
 def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Checkpoint) -> None:
@@ -132,19 +141,19 @@ def _try_to_load(restored: Any, state: object) -> None:
         raise MisfitError(f"cannot be restored ({first_sentence(error)})") from error
 
 
-def require_optimizers(trainer: Trainer, states: Sequence[Any], schedules: Sequence[Any]) -> None:
-    """Requires states that the optimizers and schedules of a run can take over."""
+def require_optimizers(trainer: Trainer, states: Mapping[str, Sequence[Any]]) -> None:
+    """Requires states that the optimizers and schedules of a run can take over, by their keys."""
+    parts: dict[str, tuple[Sequence[object], Callable[..., None]]] = {
+        "optimizer_states": (trainer.optimizers, _require_optimizer),
+        "lr_schedulers": ([x.scheduler for x in trainer.lr_scheduler_configs], _require_schedule),
+    }
     with damaged(f"'{trainer.ckpt_path}'", _MISFIT):
-        if len(states) != len(trainer.optimizers):
-            raise MisfitError(f"must be {len(trainer.optimizers)}", "optimizer_states")
-        for place, optimizer in enumerate(trainer.optimizers):
-            with inside("optimizer_states", place):
-                _require_optimizer(states[place], optimizer)
-        if len(schedules) != len(trainer.lr_scheduler_configs):
-            raise MisfitError(f"must be {len(trainer.lr_scheduler_configs)}", "lr_schedulers")
-        for place, config in enumerate(trainer.lr_scheduler_configs):
-            with inside("lr_schedulers", place):
-                _require_schedule(schedules[place], config.scheduler)
+        for key, (own, require) in parts.items():
+            if len(states[key]) != len(own):
+                raise MisfitError(f"must be {len(own)}", key)
+            for place, part in enumerate(own):
+                with inside(key, place):
+                    require(states[key][place], part)
 
 
 def _require_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
