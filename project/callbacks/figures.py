@@ -104,13 +104,13 @@ class ConfidentMistakesPlot(Callback):
             return
 
         def draw() -> Figure:
-            images = []
-            titles = []
-            for row in surest:
-                images.append(predictions.images.image(int(predictions.indices[row])))
-                predicted = pl_module.label_names(predictions.predicted[row])
-                label = pl_module.label_names(predictions.labels[row])
-                titles.append(f"{predicted} {float(predictions.confidence[row]):.0%}\nis {label}")
+            name = pl_module.label_names
+            images = [predictions.images.image(int(predictions.indices[row])) for row in surest]
+            titles = [
+                f"{name(predictions.predicted[row])} {float(predictions.confidence[row]):.0%}\n"
+                f"is {name(predictions.labels[row])}"
+                for row in surest
+            ]
             return plots.image_grid(images, titles, columns=4)
 
         log_figure(trainer, "test/confident_mistakes", draw)
