@@ -25,12 +25,11 @@ def train(
     """Trains to the end; returns what ended it early, a time limit, if one did."""
     with fitting(resume):
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
-    timers = [part for part in callbacks_of(trainer) if isinstance(part, Timer)]
-    left = [timer.time_remaining() for timer in timers]
+    left = [part.time_remaining() for part in callbacks_of(trainer) if isinstance(part, Timer)]
     if trainer.should_stop and any(time is not None and time <= 0 for time in left):
-        step = trainer.global_step
         return (
-            f"training ended after step {step}, at the time limit of --trainer.max_time or a Timer"
+            f"training ended after step {trainer.global_step}, at the time limit of"
+            " --trainer.max_time or a Timer"
         )
     return None
 
