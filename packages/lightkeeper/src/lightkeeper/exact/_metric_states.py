@@ -72,8 +72,10 @@ def load_metrics(trainer: Trainer, module: nn.Module, saved: list[States]) -> No
     """Restores the states that a checkpoint has, in place of those that there are."""
     for name, part in [*module.named_modules()]:
         if isinstance(part, MetricTracker):
-            steps = max((_steps_in(states, name) for states in saved), default=0)
-            for _ in range(part.n_steps, steps):
+            steps = [
+                int(states[name][_STEPS]) for states in saved if _STEPS in states.get(name, {})
+            ]
+            for _ in range(part.n_steps, max(steps, default=0)):
                 part.increment()
     for _, metric in _kept(module):
         metric.reset()
@@ -88,10 +90,6 @@ def load_metrics(trainer: Trainer, module: nn.Module, saved: list[States]) -> No
             elif not isinstance(parts[name], WrapperMetric):  # whose metrics are in the states, too
                 _merge(parts[name], state)
             restored.add(name)
-
-
-def _steps_in(states: States, tracker: str) -> int:
-    return int(states.get(tracker, {}).get(_STEPS, 0))
 
 
 def cpu_copies(state: State) -> State:
