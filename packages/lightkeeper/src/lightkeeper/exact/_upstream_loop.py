@@ -90,16 +90,14 @@ class _ExactResults(_ResultCollection):
 
     def __init__(self) -> None:
         super().__init__(training=True)
-        self.earlier: list[States] = []
-        self.arguments: dict[str, Arguments] = {}
         self._completed: list[str] = []
-        self.steps: State = {}
+        self.forget()
 
     def forget(self) -> None:
         """Drops what is from before the run was stopped."""
-        self.earlier.clear()
-        self.arguments.clear()
-        self.steps.clear()
+        self.earlier: list[States] = []
+        self.arguments: dict[str, Arguments] = {}
+        self.steps: State = {}
 
     def complete(self, trainer: Trainer) -> None:
         """Logs what an epoch has logged before the run was stopped alone, as in its first batch."""
