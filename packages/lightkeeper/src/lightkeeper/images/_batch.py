@@ -201,8 +201,7 @@ class BatchTransforms:
             return batch
         images = batch.images.float()
         is_soft = batch.labels.dim() > 1
-        labels = batch.labels if is_soft else F.one_hot(batch.labels, num_classes)
-        labels = labels.float()
+        labels = (batch.labels if is_soft else F.one_hot(batch.labels, num_classes)).float()
         seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *position)
         devices = [images.device] if images.device.type == "cuda" else []
         with isolate_rng(include_cuda=False), torch.random.fork_rng(devices):
