@@ -5,16 +5,13 @@ import sys
 from tqdm import tqdm
 
 
-def progress_bar(
-    total: int | None, done: int = 0, text: str | None = None, visible: bool = True
-) -> tqdm:
+def progress_bar(total: int, done: int = 0, text: str | None = None) -> tqdm:
     """Starts a bar that shows how many images are done, how fast, and how long the rest will take.
 
     Args:
-        total: The number of images, if it is known.
+        total: The number of images.
         done: The number of images that were done before.
         text: A preparation, such as ``checking images``, whose bar goes again.
-        visible: If false, as in all processes but the first, nothing is shown.
     """
     is_watched = sys.stderr.isatty()
     bar: tqdm = tqdm(
@@ -22,7 +19,6 @@ def progress_bar(
         initial=done,
         desc=text,
         unit=" images",
-        disable=not visible,
         mininterval=0.1 if is_watched else 60,
         delay=1,
         leave=is_watched and text is None,
