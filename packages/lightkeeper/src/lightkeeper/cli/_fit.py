@@ -161,8 +161,7 @@ class FitCommand(Command):
             **kwargs,
         )
         # a Timer ends training at the end of a batch, of which others then log the last metrics
-        kinds: tuple[type[Callback], ...] = (DescribeCheckpoint, LastCheckpoint, Timer)
-        first = (*kinds, *self.first_callbacks)
+        first = (DescribeCheckpoint, LastCheckpoint, Timer, *self.first_callbacks)
         callbacks_of(trainer).sort(key=lambda callback: not isinstance(callback, first))
         return trainer
 
