@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -140,17 +141,23 @@ def train(folder: Path, stop: int) -> dict[str, Any]:
     return {**model.state_dict(), "csv": (folder / "csv" / "metrics.csv").read_text().splitlines()}
 
 
+def require_same_end(end: Callable[[Path, int], Any], folder: Path, *stops: int) -> Any:
+    """Requires that a run ends alike where it is stopped after some batches; returns how."""
+    whole = end(folder / "whole", 0)
+    for stop in stops:
+        with pytest.raises(SystemExit, match="75"):
+            end(folder / "stopped", stop)
+    again = end(folder / "stopped", 0)
+    assert not differences(whole, again), "\n".join(differences(whole, again))
+    return whole
+
+
 @pytest.mark.filterwarnings(
     "ignore:.*does not have many workers", "ignore:Experiment logs directory"
 )
 @pytest.mark.parametrize("stops", [(6, 7), (13, 17, 29)])
 def test_a_run_that_stops_between_two_batches_ends_in_the_same_bits(tmp_path, stops):
-    whole = train(tmp_path / "whole", 0)
-    for stop in stops:
-        with pytest.raises(SystemExit, match="75"):
-            train(tmp_path / "stopped", stop)
-    again = train(tmp_path / "stopped", 0)
-    assert not differences(whole, again), "\n".join(differences(whole, again))
+    require_same_end(train, tmp_path, *stops)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
@@ -234,7 +241,7 @@ class Rarely(Logged):
 )
 @pytest.mark.parametrize("stop", [3, 9, 17])
 def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_end(tmp_path, stop):
-    def ends(folder: Path, stop: int = 0) -> dict[str, Any]:
+    def ends(folder: Path, stop: int) -> dict[str, Any]:
         torch.manual_seed(0)
         trainer = toy_trainer(
             max_epochs=3,
@@ -254,14 +261,8 @@ def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_
         rows = (folder / "csv" / "metrics.csv").read_text().splitlines()
         return {**model.state_dict(), "csv": rows}
 
-    whole = ends(tmp_path / "whole")
+    whole = require_same_end(ends, tmp_path, stop, stop + 1)
     assert {"begun", "first_epoch", "mean", "most", "parts"} <= {*whole["csv"][0].split(",")}
-    with pytest.raises(SystemExit, match="75"):
-        ends(tmp_path / "stopped", stop)
-    with pytest.raises(SystemExit, match="75"):
-        ends(tmp_path / "stopped", stop + 1)
-    again = ends(tmp_path / "stopped")
-    assert not differences(whole, again), "\n".join(differences(whole, again))
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
@@ -407,7 +408,9 @@ class Typed(LightningModule):
     "precision", [pytest.param("32-true", marks=pytest.mark.slow), "64-true", "bf16-true"]
 )
 def test_whatever_is_of_another_type_than_the_weights_resumes_and_counts_in_it(tmp_path, precision):
-    def end(folder: Path, stop: int = 0) -> tuple[Typed, dict[str, Any]]:
+    losses: list[list[float]] = []  # of each training
+
+    def end(folder: Path, stop: int) -> dict[str, Any]:
         torch.manual_seed(0)
         trainer = toy_trainer(
             max_epochs=3,
@@ -418,19 +421,16 @@ def test_whatever_is_of_another_type_than_the_weights_resumes_and_counts_in_it(t
             check_val_every_n_epoch=2,
         )
         data = ExactDataLoader(cast(Any, torch.arange(200.0)), trainer, batch_size=2, shuffle=True)
-        trainer.fit(model := Typed(), data, data, ckpt_path=newest_checkpoint(folder))
+        losses.append((model := Typed()).losses)
+        trainer.fit(model, data, data, ckpt_path=newest_checkpoint(folder))
         saved = load(folder / "checkpoints" / "last.ckpt")
         kept = {name: saved[name] for name in ("state_dict", "optimizer_states")}
-        return model, {**kept, "metrics": dict(trainer.callback_metrics)}
+        return {**kept, "metrics": dict(trainer.callback_metrics)}
 
-    model, whole = end(tmp_path / "whole")
-    expected = sum(model.losses[-100:]) / 100
+    whole = require_same_end(end, tmp_path, 250)  # after the validation, within an epoch
+    expected = sum(losses[0][-100:]) / 100
     rounded = 1e-12 if precision == "64-true" else 1e-6
     assert float(whole["metrics"]["mean"]) == pytest.approx(expected, rel=rounded)
-    with pytest.raises(SystemExit, match="75"):
-        end(tmp_path / "stopped", 250)  # after the validation, within an epoch
-    _, again = end(tmp_path / "stopped")
-    assert not differences(whole, again), "\n".join(differences(whole, again))
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
