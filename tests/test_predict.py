@@ -56,8 +56,7 @@ def photos(tmp_path_factory) -> Path:
 def prepared(image: Image.Image, about: Preprocessing) -> torch.Tensor:
     """What torchvision's transforms make of the pixels, uint8 (3, crop, crop)."""
     resize, crop = v2.Resize(about["resize"], antialias=True), v2.CenterCrop(about["crop"])
-    pixels: torch.Tensor = v2.Compose([v2.PILToTensor(), resize, crop])(image)
-    return pixels
+    return v2.Compose([v2.PILToTensor(), resize, crop])(image)
 
 
 def by_torchvision(

@@ -56,8 +56,7 @@ def environment(**extra: str) -> dict[str, str]:
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+        return sock.getsockname()[1]
 
 
 def torchrun(processes: int, module: str, *args: str) -> list[str]:

@@ -79,8 +79,7 @@ class Classifier(LightningModule):
         self.auroc = MulticlassAUROC(CLASSES)
 
     def forward(self, words: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.words(words).mean(1))
-        return logits
+        return self.head(self.words(words).mean(1))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         words, labels = batch

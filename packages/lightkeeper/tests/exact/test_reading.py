@@ -91,8 +91,7 @@ def test_a_file_of_which_torch_and_python_see_other_parts_is_refused(tmp_path):
 
 
 def directory_size(archive: bytes) -> int:
-    size: int = struct.unpack("<I", archive[-10:-6])[0]
-    return size
+    return struct.unpack("<I", archive[-10:-6])[0]
 
 
 def shared() -> Any:

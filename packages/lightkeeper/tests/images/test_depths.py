@@ -59,8 +59,7 @@ def numbers(channels: int, bits: int) -> Array:
 def picture(values: Array, bits: int, photometric: int) -> Array:
     """Calculates the RGB values of stored numbers, as TIFF 6.0 explains them."""
     if photometric == INDEX:
-        colours: Array = COLOURS[values[..., 0]]
-        return colours
+        return COLOURS[values[..., 0]]
     shares = values / (2**bits - 1)
     if photometric == CMYK:
         shares = (1 - shares[..., :3]) * (1 - shares[..., 3:])
