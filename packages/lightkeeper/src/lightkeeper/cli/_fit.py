@@ -72,7 +72,6 @@ class FitCommand(Command):
 
     run: RunFolder
     _resumed_step = 0
-    _started = datetime.min
 
     def prepare_options(self, config: Namespace, earlier: Mapping[str, object]) -> None:
         """Changes options before classes are built; ``earlier`` are those of a resumed run."""
@@ -197,16 +196,16 @@ class FitCommand(Command):
 
     def fit(self) -> None:
         """Trains or resumes; then tests the best checkpoint once and writes the final metrics."""
-        self._started = datetime.now()
+        started = datetime.now()
         with self.options_in_full():
             require_sound_run(self.trainer, self.datamodule)
             if self.config.trainer.fast_dev_run:  # writes no folder
                 self.trainer.fit(self.model, datamodule=self.datamodule)
                 self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
             else:
-                self._fit()
+                self._fit(started)
 
-    def _fit(self) -> None:
+    def _fit(self, started: datetime) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         # as Lightning chooses the processes
         if trainer.is_global_zero or (data.prepare_data_per_node and trainer.local_rank == 0):
@@ -225,7 +224,7 @@ class FitCommand(Command):
             metrics = final_metrics(trainer, model, self.run, self._describe.about)
             if changes := self._describe.changes_of_data:
                 metrics["changes_of_data"] = changes
-            record = record_of(trainer, self.command, self._started, self._resumed_step)
+            record = record_of(trainer, self.command, started, self._resumed_step)
             self.run.write_metrics(metrics, record)
             self.show_results(metrics)
 
