@@ -37,32 +37,15 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
     ) -> None:
         super().__init__(**kwargs)
         self.file = Path(file).expanduser()
-        columns = {
-            "path_column": path_column,
-            "label_column": label_column,
-            "split_column": split_column,
-        }
-        folder = Path(root).expanduser() if root is not None else None
-        self.table = self.table_class(
+        self.open_table(
             self.file,
-            folder,
-            columns,
-            self.group,
-            self.label_from,
-            self.bands,
-            self.expected_classes,
+            root,
+            path_column=path_column,
+            label_column=label_column,
+            split_column=split_column,
         )
 
     @property
     def source(self) -> Path:
         """The table, from which the classes and splits are read."""
         return self.file
-
-    @property
-    def images_root(self) -> Path:
-        """The folder that paths in the table are relative to."""
-        return self.table.root
-
-    def list_files(self) -> tuple[list[Any], list[str]]:
-        """Lists the files of the rows, and says how the table was understood."""
-        return self.table.list_files()

@@ -78,31 +78,17 @@ class Table(ImageFilesDataModule):
     ) -> None:
         super().__init__(**{"image_size": 16, "batch_size": 4, "num_workers": 0} | options)
         self.file = Path(file)
-        columns = {
-            "path_column": path_column,
-            "label_column": label_column,
-            "split_column": split_column,
-        }
-        self.table = self.table_class(
+        self.open_table(
             self.file,
-            None if root is None else Path(root),
-            columns,
-            self.group,
-            self.label_from,
-            self.bands,
-            self.expected_classes,
+            root,
+            path_column=path_column,
+            label_column=label_column,
+            split_column=split_column,
         )
 
     @property
     def source(self) -> Path:
         return self.file
-
-    @property
-    def images_root(self) -> Path:
-        return self.table.root
-
-    def list_files(self) -> tuple[list[Any], list[str]]:
-        return self.table.list_files()
 
 
 class Samples:

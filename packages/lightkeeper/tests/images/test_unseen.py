@@ -128,7 +128,7 @@ def test_a_table_of_other_paths_may_have_training_images(root, tmp_path):
     root = root.rename(tmp_path / "elsewhere")
     table.write_text(table.read_text().replace("images/", "elsewhere/"))
     assert trained_on(about, Table(str(table))) is None
-    of_folder = Table(str(table), str(root))
+    of_folder: Any = Table(str(table), str(root))
     of_folder.table.files = {"": table}
     table.write_text(table.read_text().replace("elsewhere/", ""))
     assert trained_on(about, of_folder) is False

@@ -58,6 +58,7 @@ class ImageFilesDataModule(ResizedDataModule):
 
     table_class = Table
     """What lists the files of a table, for a subclass that has one."""
+    table: Table | None = None
 
     def __init__(
         self,
@@ -107,11 +108,25 @@ class ImageFilesDataModule(ResizedDataModule):
 
     @property
     def images_root(self) -> Path:
-        """The folder that the files lie in."""
-        return self.source
+        """The folder that the files lie in, or that paths in the table are relative to."""
+        return self.source if self.table is None else self.table.root
+
+    def open_table(self, file: Path, root: str | None, **columns: str | None) -> None:
+        """Opens a table of the files; ``root`` and the options of columns may be None."""
+        self.table = self.table_class(
+            file,
+            Path(root).expanduser() if root is not None else None,
+            columns,
+            self.group,
+            self.label_from,
+            self.bands,
+            self.expected_classes,
+        )
 
     def list_files(self) -> Listing:
-        """Lists the files; override it to find them in another way, as in a ``table_class``."""
+        """Lists the files of the table or the folder; override it to find them in another way."""
+        if self.table is not None:
+            return self.table.list_files()
         return list_folder(
             self.images_root, self.bands, self.expected_classes, self.label_from, self.group
         )
