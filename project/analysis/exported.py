@@ -81,9 +81,12 @@ def describe_file(path: str) -> dict[str, Any]:
         )
     preprocessing = {n: json.loads(texts[n]) for n in (*_NUMBERS, "bits") if n in texts}
     preprocessing |= {name: texts[name] for name in ("fit", "interpolation") if name in texts}
-    class_names = json.loads(texts["class_names"])
-    unknown = dict.fromkeys(("data", "step"))
-    return {"class_names": class_names, "preprocessing": preprocessing, **unknown}
+    return {
+        "class_names": json.loads(texts["class_names"]),
+        "preprocessing": preprocessing,
+        "data": None,
+        "step": None,
+    }
 
 
 def load_file(path: str) -> ImageClassifier:

@@ -57,9 +57,12 @@ class CIFAR10DataModule(AugmentedDataModule):
     @property
     def preprocessing(self) -> Preprocessing:
         """Images keep their size, and are normalised as the training set by default."""
-        mean = self.mean or [0.4914, 0.4822, 0.4465]
-        std = self.std or [0.2470, 0.2435, 0.2616]
-        return {"resize": 32, "crop": 32, "mean": mean, "std": std}
+        return {
+            "resize": 32,
+            "crop": 32,
+            "mean": self.mean or [0.4914, 0.4822, 0.4465],
+            "std": self.std or [0.2470, 0.2435, 0.2616],
+        }
 
     def prepare_data(self) -> None:
         """Downloads the images if they are missing, once on each machine."""

@@ -218,9 +218,12 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
     @property
     def preprocessing(self) -> Preprocessing:
         """Images keep their size, and are normalised by 0.5 and 0.25 by default."""
-        mean = self.mean or [0.5] * 3
-        std = self.std or [0.25] * 3
-        return {"resize": self.image_size, "crop": self.image_size, "mean": mean, "std": std}
+        return {
+            "resize": self.image_size,
+            "crop": self.image_size,
+            "mean": self.mean or [0.5] * 3,
+            "std": self.std or [0.25] * 3,
+        }
 
     def split_sizes(self) -> dict[str, int]:
         """The sizes before the images are drawn."""
