@@ -122,31 +122,25 @@ def test_an_image_with_damaged_exif_data_is_read_as_it_is_stored(tmp_path, kind,
     require(tmp_path / "image", FILES[kind](block), as_stored(FILES[kind](exif())))
 
 
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-@pytest.mark.parametrize("kind", FILES)
-def test_an_image_is_turned_whatever_its_other_tags_are(tmp_path, kind, odd):
-    data = FILES[kind](exif(odd, (ORIENTATION, SHORT, 1, short(6))))
-    require(tmp_path / "image", data, np.rot90(as_stored(FILES[kind](exif())), -1))
-
-
 @cases(
-    "kind count value is_turned",
-    (LONG, 1, short(6), True),
-    (FRACTION, 1, struct.pack("<2I", 12, 2), True),
-    (SHORT, 1, short(1), False),
-    (SHORT, 1, short(0), False),
-    (SHORT, 1, short(9), False),
-    (SHORT, 2, short(6) + short(3), True),
-    (SHORT, 0, b"", False),
-    (FRACTION, 1, bytes(8), False),
-    (ASCII, 2, b"6\0", False),
-    (SHORT, 9, struct.pack("<I", 9999), False),
+    "others kind count value is_turned",
+    *(([odd], SHORT, 1, short(6), True) for odd in ODD.values()),
+    ([], LONG, 1, short(6), True),
+    ([], FRACTION, 1, struct.pack("<2I", 12, 2), True),
+    ([], SHORT, 1, short(1), False),
+    ([], SHORT, 1, short(0), False),
+    ([], SHORT, 1, short(9), False),
+    ([], SHORT, 2, short(6) + short(3), True),
+    ([], SHORT, 0, b"", False),
+    ([], FRACTION, 1, bytes(8), False),
+    ([], ASCII, 2, b"6\0", False),
+    ([], SHORT, 9, struct.pack("<I", 9999), False),
 )
 @pytest.mark.parametrize("image", FILES)
-def test_an_orientation_of_another_type_turns_an_image_as_pil_does_or_not_at_all(
-    tmp_path, image, kind, count, value, is_turned
+def test_an_image_is_turned_whatever_its_other_tags_are_and_by_another_type_as_pil_does_or_not_at_all(
+    tmp_path, image, others, kind, count, value, is_turned
 ):
-    data = FILES[image](exif((ORIENTATION, kind, count, value)))
+    data = FILES[image](exif(*others, (ORIENTATION, kind, count, value)))
     stored = as_stored(FILES[image](exif()))
     require(tmp_path / "image", data, np.rot90(stored, -1) if is_turned else stored)
 
