@@ -1,6 +1,6 @@
 """Checkpoints that are written whole or not at all, and read without running what they say."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ._plain import MisfitError, plain, split_plain
 from ._reading import read_file
 
 OPTIONS = "hyper_parameters"
-OPTIONS_OF_ALL = (OPTIONS, "datamodule_hyper_parameters")
+_OPTIONS_OF_ALL = (OPTIONS, "datamodule_hyper_parameters")
 Checkpoint = dict[str, Any]
 """The contents of a checkpoint."""
 
@@ -48,7 +48,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         # of which Path has left one slash
         require(":/" not in str(path), "path", path, "a file of this machine")
         require(storage_options is None, "storage_options", storage_options, "left out")
-        self._leave_out_options(checkpoint)
+        left_out = keep_plain_options(checkpoint, split_plain)
+        if left_out and not self._written:
+            note(
+                f"checkpoints leave out the hyperparameters {listed(left_out)}, which are no plain"
+                " values; load_from_checkpoint needs them as arguments"
+            )
         try:
             checkpoint = plain(checkpoint)
         except MisfitError as error:  # while what was trained can still be saved otherwise
@@ -60,18 +65,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         with whole_file(path) as partial, open(partial, "wb") as file:
             torch.save(checkpoint, file)
         self._written.add(path.resolve())
-
-    def _leave_out_options(self, checkpoint: Checkpoint) -> None:
-        left_out: list[str] = []
-        for key in OPTIONS_OF_ALL:
-            if key in checkpoint:
-                checkpoint[key], others = split_plain(checkpoint[key])
-                left_out += others
-        if left_out and not self._written:
-            note(
-                f"checkpoints leave out the hyperparameters {listed(left_out)}, which are no plain"
-                " values; load_from_checkpoint needs them as arguments"
-            )
 
     def load_checkpoint(
         self, path: str | Path, map_location: object = "cpu", weights_only: bool | None = True
@@ -86,6 +79,21 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         is_of_run = target.is_relative_to(self._folder) and target.suffix == ".ckpt"
         if (is_of_run or target in self._written) and target.is_file():
             Path(path).unlink()
+
+
+def keep_plain_options(
+    checkpoint: Checkpoint, split: Callable[[Checkpoint], tuple[Checkpoint, Iterable[str]]]
+) -> list[str]:
+    """Keeps hyperparameters that a checkpoint can hold, as plain values; names the others.
+
+    ``split`` returns options as plain values, and the names of those that are none.
+    """
+    left_out: list[str] = []
+    for key in _OPTIONS_OF_ALL:
+        if key in checkpoint:
+            checkpoint[key], others = split(checkpoint[key])
+            left_out += others
+    return left_out
 
 
 def first_sound(

@@ -7,16 +7,17 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from ..exact._checkpoint_io import Checkpoint
+from ..exact._checkpoint_io import Checkpoint, keep_plain_options
 from ..exact._errors import UserError, listed, note
 from ..exact._plain import plain
 from ..exact._training import ExactTraining, convert_to_double
 from ..exact._upstream import callbacks_of
-from ._checkpoint import ABOUT, CALIBRATION, About, keep_plain_options
+from ._checkpoint import ABOUT, CALIBRATION, About
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
 from ._class_names import require_class_names
 from ._predictions import CollectPredictions
 from ._resuming import require_optimizers, require_restorable
+from ._settings import remembered
 from ._unseen import trained_splits
 from ._upstream import length_attributes, log_end_of_short_epoch
 
@@ -66,7 +67,7 @@ class DescribeCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
         """Adds the description, and notes once which options are left out."""
-        others = dict.fromkeys(keep_plain_options(checkpoint))
+        others = dict.fromkeys(keep_plain_options(checkpoint, remembered))
         if not others.keys() <= self._left_out.keys():
             self._left_out |= others
             rank_zero_only(note)(

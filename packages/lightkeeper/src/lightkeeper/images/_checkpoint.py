@@ -19,7 +19,7 @@ from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hpara
 from torch import Tensor
 from torch.serialization import safe_globals
 
-from ..exact._checkpoint_io import OPTIONS, OPTIONS_OF_ALL, AtomicCheckpointIO, Checkpoint
+from ..exact._checkpoint_io import OPTIONS, AtomicCheckpointIO, Checkpoint, keep_plain_options
 from ..exact._errors import UserError, listed
 from ..exact._non_finite import require_finite
 from ..exact._plain import MisfitError, inside
@@ -165,16 +165,6 @@ def require_same_classes(known: list[str], path: object, class_names: list[str])
         )
 
 
-def keep_plain_options(checkpoint: Checkpoint) -> list[str]:
-    """Keeps hyperparameters that a checkpoint can hold, as plain values; names the others."""
-    left_out: list[str] = []
-    for key in OPTIONS_OF_ALL:
-        if key in checkpoint:
-            checkpoint[key], others = remembered(checkpoint[key])
-            left_out += others
-    return left_out
-
-
 def read_hparams(path: str | Path) -> dict[str, object]:
     """Reads hyperparameters from a YAML or CSV file of Lightning's loggers."""
     read = load_hparams_from_tags_csv if Path(path).suffix == ".csv" else load_hparams_from_yaml
@@ -254,7 +244,7 @@ class DescribedCheckpointIO(AtomicCheckpointIO):
     ) -> None:
         """Writes the file, or leaves what was there before."""
         require_finite(checkpoint.get("state_dict", {}), checkpoint.get("global_step", 0))
-        keep_plain_options(checkpoint)
+        keep_plain_options(checkpoint, remembered)
         super().save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(
