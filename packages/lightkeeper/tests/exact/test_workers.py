@@ -55,37 +55,42 @@ def test_a_worker_whose_signal_comes_while_its_error_is_told_is_one_line(capsys,
     assert capsys.readouterr().err.startswith("error: a process that loads data has died")
 
 
-@cases("number", errno.ENOSPC, errno.EROFS, errno.ENOENT, errno.EMFILE)
-def test_workers_whose_semaphores_or_pipes_find_no_room_are_one_line(number, monkeypatch, capsys):
-    """/dev/shm may be full, read-only or absent; the error of the system names no file."""
-    lack = Mock(side_effect=OSError(number, os.strerror(number)))
-    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", lack)
+SEMAPHORES = "multiprocessing.synchronize.SemLock.__init__"
+RECEIVED = ("multiprocessing.queues.Queue.get", "tempfile.NamedTemporaryFile")
+NOT_STARTED = "error: loader workers cannot be started ([Errno {}]"
+
+
+@cases(
+    "number lacking start words",
+    *(
+        (number, [SEMAPHORES], NOT_STARTED, ["enlarge /dev/shm", "set num_workers to 0"])
+        for number in (errno.ENOSPC, errno.EROFS, errno.ENOENT, errno.EMFILE)
+    ),
+    (errno.EMFILE, RECEIVED, "error: too many open files; raise the limit", ["ulimit -n"]),
+)
+def test_workers_whose_semaphores_pipes_or_batches_find_no_room_are_one_line(
+    number, lacking, start, words, monkeypatch, capsys
+):
+    """/dev/shm may be full, read-only or absent; the error of the system names no file.
+
+    Where a batch is received, torch hides it behind one of its own.
+    """
+    for target in lacking:
+        monkeypatch.setattr(target, Mock(side_effect=OSError(number, os.strerror(number))))
     data = attached(ToyData(num_workers=1))
     line = one_line(lambda: list(data.train_dataloader()), capsys)
-    assert line.startswith(f"error: loader workers cannot be started ([Errno {number}]")
-    assert "enlarge /dev/shm" in line
-    assert "set num_workers to 0" in line
+    assert line.startswith(start.format(number))
+    assert all(text in line for text in words)
 
 
 def test_without_room_for_workers_the_check_of_the_images_has_none(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "_WORTH_PROCESSES", 0)
     paths = [*map(str, write_folder(tmp_path, {"a": 3}).rglob("*.jpg"))]
     lack = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", lack)
+    monkeypatch.setattr(SEMAPHORES, lack)
     defects, rows = check.check_files(paths, tmp_path)
     assert (defects, len(rows)) == ({}, 3)
     assert lack.called
-
-
-def test_a_batch_that_cannot_be_received_says_what_lacks(monkeypatch, capsys):
-    """torch hides the error of the system behind one of its own."""
-    lack = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
-    monkeypatch.setattr("multiprocessing.queues.Queue.get", lack)
-    monkeypatch.setattr("tempfile.NamedTemporaryFile", lack)
-    data = attached(ToyData(num_workers=1))
-    line = one_line(lambda: list(data.train_dataloader()), capsys)
-    assert line.startswith("error: too many open files; raise the limit")
-    assert "ulimit -n" in line
 
 
 LEAVE = """
