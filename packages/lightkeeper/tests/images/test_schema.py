@@ -1,7 +1,9 @@
 """Values of a checkpoint are of the types that their places demand."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -43,12 +45,8 @@ SOUND: dict[str, Any] = {"inner": {"number": 1, "texts": ("x",)}, "mode": "a", "
     ({"count": 0.5}, "count must be a whole number, got 0.5"),
 )
 def test_a_value_fits_a_typed_dict_or_the_message_says_where_not(change, problem):
-    if problem is None:
+    with pytest.raises(MisfitError, match=f"^{re.escape(problem)}$") if problem else nullcontext():
         require_fit(SOUND | change, Outer)
-        return
-    with pytest.raises(MisfitError) as error:
-        require_fit(SOUND | change, Outer)
-    assert str(error.value) == problem
 
 
 @cases(
@@ -104,10 +102,7 @@ EXAMPLE = {
     ({"milestones": {"a": []}}, "milestones.a must be a number"),
 )
 def test_a_state_is_like_that_of_a_new_object_or_the_message_says_where_not(change, problem):
-    if problem is None:
-        require_like(EXAMPLE | change, EXAMPLE)
-        return
-    with pytest.raises(MisfitError, match=problem):
+    with pytest.raises(MisfitError, match=problem) if problem else nullcontext():
         require_like(EXAMPLE | change, EXAMPLE)
 
 
