@@ -51,6 +51,7 @@ from project.model.formats import ProbabilityNetwork, load_onnx, write_onnx
 from tests.conftest import (
     QUIET,
     ROOT,
+    RUN,
     TINY_DATA,
     TINY_TRAINER,
     AtStep,
@@ -59,6 +60,7 @@ from tests.conftest import (
     checkpoint_of,
     draw_image,
     evaluate,
+    events,
     fit,
     label,
     load,
@@ -382,6 +384,28 @@ def test_sam_steps_by_the_gradient_uphill_as_a_plain_loop_does(batch):
     torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()))
     with pytest.raises(UserError, match="must be 1 with SAM"):
         quiet_trainer(accumulate_grad_batches=2).fit(model, batches)
+
+
+class Seldom(ImageClassifier):
+    """Steps by hand, after every second batch."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.manual_backward(loss)
+        if batch_idx % 2:
+            optimizer: Any = self.optimizers()
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+
+def test_a_model_that_steps_by_hand_has_its_curves_from_the_first_batch_on(workplace):
+    trainer = small(f"--model={__name__}.Seldom").trainer
+    (rate,) = {point.value for point in events(RUN).Scalars("learning_rate")}
+    assert rate == pytest.approx(trainer.optimizers[0].param_groups[0]["lr"])
+    assert trainer.global_step == 4
 
 
 def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch):
