@@ -81,7 +81,7 @@ def test_an_update_merges_a_newer_template_and_keeps_what_the_owner_has_edited(s
     theirs = source / "project" / "data"
     edit(theirs / "flowers.py", "known before the download", "their words")
     edit(theirs / "flowers.py", "known from TensorFlow's tutorials", "a newer message")
-    edit(theirs / "csv_file.py", "Lists the files of the rows", "Newer")
+    edit(theirs / "csv_file.py", "The table, from which the classes", "Newer")
     (theirs / "added.py").write_text("from project.data import CSVDataModule\n")
     (theirs / "torch_dataset.py").unlink()
     edit(source / "README.md.jinja", "made from", "newly made from")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkeeper.exact import UserError
 from lightkeeper.images import ImageDataModule, MapDatasetModule
 from lightkeeper.images._unseen import was_trained_on
 
@@ -161,6 +162,19 @@ def test_data_that_python_opens_otherwise_than_for_training_says_so(root, workpl
         ImageDataModule.load_from_checkpoint(BEST, **options).setup("test")
         said = "may be in other splits" in capsys.readouterr().err
         assert said == bool(options.keys() & {"split_seed", "val_fraction"})
+
+
+def test_a_class_keeps_its_label_where_another_is_gone_and_one_of_another_name_is_refused(
+    root, workplace
+):
+    fit("--data=tests.stubs.Files", f"--data.root={root}", "--trainer.max_steps=1")
+    (root / "cat").rename(root / "zebra")
+    with pytest.raises(UserError, match="has images of zebra, but .* knows the 2 classes cat and"):
+        ImageDataModule.load_from_checkpoint(BEST).setup("test")
+    shutil.rmtree(root / "zebra")
+    data = ImageDataModule.load_from_checkpoint(BEST)
+    data.setup("test")
+    assert data.splits["test"].labels.unique().tolist() == [1]
 
 
 def samples(size: int = 90, **options: Any) -> MapDatasetModule:

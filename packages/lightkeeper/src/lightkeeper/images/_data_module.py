@@ -155,11 +155,13 @@ class ImageDataModule(LightningDataModule, ABC):
             kwargs: Options that differ from those of training, as the ``root`` of moved images.
 
         Raises:
-            UserError: The class is not imported, or its images are not there.
+            UserError: The class is not imported, its images are not there, or they are of classes
+                that the checkpoint does not know.
         """
         checkpoint = read_checkpoint(checkpoint_path)
         data: Self = opened_data(ImageDataModule, checkpoint, hparams_file, kwargs)
         data.compared_with = checkpoint[ABOUT]
+        data.expect_classes(checkpoint[ABOUT]["class_names"], checkpoint_path)
         return data
 
     def expect_classes(self, names: Sequence[str], source: str | Path) -> None:
