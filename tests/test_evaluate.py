@@ -331,9 +331,15 @@ def test_names_from_files_are_no_markup_and_what_a_run_does_not_have_is_left_out
     names = ["<img src=x onerror=alert(1)>&amp;", "<script>alert(2)", "c"]
     make_folder(Path("images"), dict.fromkeys(names, 10))
     data = ["--data=images", *SMALL_FILES, "--data.batch_size=8"]
-    last = ["--callbacks.best_checkpoint=false", "--trainer.max_steps=1"]
-    network = f"--model.arch={__name__}.Flat"
-    fit(*data, *TINY_TRAINER, *QUIET, *last, network, "--name=<b>run")
+    fit(
+        *data,
+        *TINY_TRAINER,
+        *QUIET,
+        "--callbacks.best_checkpoint=false",
+        "--trainer.max_steps=1",
+        f"--model.arch={__name__}.Flat",
+        "--name=<b>run",
+    )
     run = Path("runs/<b>run")
     shown = text_of(report_of(run))
     assert all(name in shown for name in names)  # none of them is a tag
@@ -347,6 +353,9 @@ def test_names_from_files_are_no_markup_and_what_a_run_does_not_have_is_left_out
         capsys.readouterr().err,
     )
     assert "Most confident mistakes" in text_of(report_of(run, "--root=elsewhere"))
+    shutil.copytree("elsewhere/c", "elsewhere/c/more")
+    changed = text_of(report_of(run, "--root=elsewhere"))
+    assert re.search(r"shown: the test set has \d+ images, and had \d+ when", changed)
 
 
 def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(

@@ -169,7 +169,7 @@ def test_a_class_keeps_its_label_where_another_is_gone_and_one_of_another_name_i
 ):
     fit("--data=tests.stubs.Files", f"--data.root={root}", "--trainer.max_steps=1")
     (root / "cat").rename(root / "zebra")
-    with pytest.raises(UserError, match="has images of zebra, but .* knows the 2 classes cat and"):
+    with pytest.raises(UserError, match=r"has images of zebra, but .* knows the 2 classes cat and"):
         ImageDataModule.load_from_checkpoint(BEST).setup("test")
     shutil.rmtree(root / "zebra")
     data = ImageDataModule.load_from_checkpoint(BEST)
