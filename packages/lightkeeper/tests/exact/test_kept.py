@@ -383,8 +383,9 @@ class Typed(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(3, 3)
-        self.mean, self.auroc = MeanMetric(), MulticlassAUROC(3)
+        self.mean, self.auroc, self.val_mean = MeanMetric(), MulticlassAUROC(3), MeanMetric()
         self.losses: list[float] = []
+        self.validated: list[float] = []
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         inputs = torch.stack([batch.sin(), batch.cos(), (7 * batch).sin()], 1)
@@ -398,6 +399,12 @@ class Typed(LightningModule):
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         weights = self.linear.weight.detach().double()
         self.log_dict({"val/double": weights.sum() / 3, "val/half": weights.bfloat16().max()})
+        self.val_mean.update(
+            value := batch.to(torch.promote_types(self.linear.weight.dtype, torch.float32)).sin()
+            + 1.5
+        )
+        self.validated += value.tolist()
+        self.log("val/mean", self.val_mean)
 
     def configure_optimizers(self) -> NAdam:  # it keeps a number in float32
         return NAdam(self.parameters(), lr=0.02)
@@ -408,7 +415,7 @@ class Typed(LightningModule):
     "precision", [pytest.param("32-true", marks=pytest.mark.slow), "64-true", "bf16-true"]
 )
 def test_whatever_is_of_another_type_than_the_weights_resumes_and_counts_in_it(tmp_path, precision):
-    losses: list[list[float]] = []  # of each training
+    models: list[Typed] = []  # of each training
 
     def end(folder: Path, stop: int) -> dict[str, Any]:
         torch.manual_seed(0)
@@ -419,18 +426,20 @@ def test_whatever_is_of_another_type_than_the_weights_resumes_and_counts_in_it(t
             plugins=AtomicCheckpointIO(folder),
             precision=precision,
             check_val_every_n_epoch=2,
+            num_sanity_val_steps=0,
         )
         data = ExactDataLoader(cast(Any, torch.arange(200.0)), trainer, batch_size=2, shuffle=True)
-        losses.append((model := Typed()).losses)
-        trainer.fit(model, data, data, ckpt_path=newest_checkpoint(folder))
+        models.append(Typed())
+        trainer.fit(models[-1], data, data, ckpt_path=newest_checkpoint(folder))
         saved = load(folder / "checkpoints" / "last.ckpt")
         kept = {name: saved[name] for name in ("state_dict", "optimizer_states")}
         return {**kept, "metrics": dict(trainer.callback_metrics)}
 
     whole = require_same_end(end, tmp_path, 250)  # after the validation, within an epoch
-    expected = sum(losses[0][-100:]) / 100
     rounded = 1e-12 if precision == "64-true" else 1e-6
-    assert float(whole["metrics"]["mean"]) == pytest.approx(expected, rel=rounded)
+    for name, values in (("mean", models[0].losses[-100:]), ("val/mean", models[0].validated)):
+        expected = sum(values) / len(values)
+        assert float(whole["metrics"][name]) == pytest.approx(expected, rel=rounded)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
@@ -454,3 +463,41 @@ def test_a_model_checkpoint_saves_once_in_a_step_wherever_a_run_stops(tmp_path, 
     saved(tmp_path / "stopped", stop)
     assert len(whole) == 8
     assert differences(whole, saved(tmp_path / "stopped")) == []
+
+
+class Scored(Logged):
+    """Logs its loss in validation, too."""
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        logits = self.linear(torch.stack([batch.sin(), batch.cos(), batch], 1))
+        self.log("val/loss", cross_entropy(logits, batch.long() % 3), batch_size=len(batch))
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
+@pytest.mark.parametrize("sanity", [0, 2])
+@pytest.mark.parametrize("stop", [3, 32, 47])  # in epochs without validation, and behind one
+def test_a_model_checkpoint_scores_the_end_of_an_epoch_after_its_validation(tmp_path, sanity, stop):
+    def saved(folder: Path, stop: int) -> list[str]:
+        torch.manual_seed(0)
+        kept = ModelCheckpoint(
+            folder / "kept",
+            "{step}-{val/loss:.6f}",
+            monitor="val/loss",
+            save_top_k=-1,
+            every_n_train_steps=5,
+        )
+        trainer = toy_trainer(
+            max_epochs=6,
+            default_root_dir=folder,
+            callbacks=[LastCheckpoint(every_n_steps=1), kept, StopAfter(stop)],
+            plugins=AtomicCheckpointIO(folder),
+            check_val_every_n_epoch=2,
+            num_sanity_val_steps=sanity,
+            enable_checkpointing=True,
+        )
+        trainer.fit(
+            Scored(), numbers(trainer), numbers(trainer), ckpt_path=newest_checkpoint(folder)
+        )
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.ckpt"))
+
+    assert len(require_same_end(saved, tmp_path, stop)) > 9

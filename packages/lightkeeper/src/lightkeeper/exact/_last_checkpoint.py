@@ -33,6 +33,7 @@ from ._upstream_loop import (
     forget_epoch,
     logged_metrics,
     make_exact,
+    open_validation,
     validated_metrics,
 )
 
@@ -131,7 +132,9 @@ class LastCheckpoint(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores what Lightning and torch cast as they load, or begins loggers' files anew."""
-        if not self._loaded:
+        if self._loaded:
+            open_validation(trainer)
+        else:
             begin_anew(trainer)
         note_inexact_loaders(trainer)
         self._restore_metrics(trainer, pl_module)

@@ -38,11 +38,12 @@ def settle_types(trainer: Trainer, module: LightningModule) -> None:
     """Lets metrics sum up in float32 with weights of 16 bits, and in float64 with those of 64.
 
     Lightning casts them to 16 bits, in which a sum of ones ends at 256, not to 64, and once more in
-    the step that logs one first. Metrics with a network are left alone.
+    the step that logs one first. Metrics with a network are left alone. Their own ``dtype`` does
+    not tell: a move to a device makes it float32, whatever their states are.
     """
     dtype = _OF_METRICS.get(type(trainer.precision_plugin))
     for part in module.modules() if dtype else ():
-        if isinstance(part, Metric) and part.dtype != dtype and not [*part.parameters()]:
+        if isinstance(part, Metric) and not [*part.parameters()]:
             part.to(dtype)
 
 

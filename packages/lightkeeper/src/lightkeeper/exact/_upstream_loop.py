@@ -60,6 +60,20 @@ def count_on(trainer: Trainer) -> None:
         loop.validated = {}
 
 
+def open_validation(trainer: Trainer) -> None:
+    """Opens the loaders of validation if the run had opened them, as callbacks ask for their length.
+
+    A ``ModelCheckpoint`` leaves an epoch's last step to a validation that has batches, and Lightning
+    opens none in an epoch without validation, nor checks sanity where a run resumes.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    had = trainer.num_sanity_val_steps or getattr(loop, "validated", {})
+    if had and trainer.enable_validation and trainer.val_dataloaders is None:
+        trainer.validating = True
+        loop.val_loop.setup_data()
+        trainer.training = True
+
+
 def forget_epoch(trainer: Trainer, logged: Iterable[str]) -> None:
     """Drops what was restored of an epoch that had ended, as of a ``ModelCheckpoint``."""
     results = trainer.fit_loop.epoch_loop._results
