@@ -15,6 +15,7 @@ from lightkeeper.exact import (
     ExactTraining,
     LastCheckpoint,
     ResumingCSVLogger,
+    ResumingTensorBoardLogger,
     newest_checkpoint,
 )
 from lightkeeper.exact._last_checkpoint import _gradients_of
@@ -34,7 +35,7 @@ from torchmetrics.aggregation import RunningMean
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from torchmetrics.wrappers import ClasswiseWrapper, MetricTracker, MinMaxMetric, Running
 
-from tests.toy import differences, load, toy_trainer
+from tests.toy import curve, differences, load, rows, toy_trainer
 
 
 class Kept(LightningModule):
@@ -501,3 +502,40 @@ def test_a_model_checkpoint_scores_the_end_of_an_epoch_after_its_validation(tmp_
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.ckpt"))
 
     assert len(require_same_end(saved, tmp_path, stop)) > 9
+
+
+class Stepping(Logged):
+    """Logs the loss of each step."""
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        logits = self.linear(torch.stack([batch.sin(), batch.cos(), batch], 1))
+        self.log("loss", loss := cross_entropy(logits, batch.long() % 3))
+        return loss
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers",
+    "ignore:Experiment logs dir",
+    "ignore:Checkpoint directory",
+)
+@pytest.mark.parametrize("logger", [ResumingCSVLogger, ResumingTensorBoardLogger])
+def test_further_fits_of_one_trainer_go_on_with_its_curve_from_where_they_begin(tmp_path, logger):
+    kept = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    trainer = toy_trainer(
+        max_epochs=2,
+        default_root_dir=tmp_path,
+        callbacks=[LastCheckpoint(), kept],
+        plugins=AtomicCheckpointIO(tmp_path),
+        logger=logger(tmp_path, name="", version=""),
+        log_every_n_steps=1,
+        enable_checkpointing=True,
+    )
+    trainer.fit(model := Stepping(), numbers(trainer))
+    for epochs, begin in ((3, newest_checkpoint(tmp_path)), (4, tmp_path / "epoch=0.ckpt")):
+        trainer.fit_loop.max_epochs = epochs
+        trainer.fit(model, numbers(trainer), ckpt_path=begin)
+    if logger is ResumingCSVLogger:
+        steps = [int(row["step"]) for row in rows(tmp_path / "metrics.csv") if row["loss"]]
+    else:
+        steps = [step for step, _ in curve(tmp_path, "loss")]
+    assert steps == [*range(40)]

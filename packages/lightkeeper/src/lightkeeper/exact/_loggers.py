@@ -68,6 +68,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
     """
 
     _earlier: Mapping[str, int] | None = None
+    _is_settled = False
 
     @property
     @rank_zero_experiment
@@ -84,6 +85,9 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Cuts or removes what was written later; says what is lost."""
+        if self._is_settled and state_dict:  # for another fit of the same trainer
+            self.experiment.close()  # after which it begins another file
+            self._earlier = None
         # also before there is a writer, as where a command finds nothing to resume
         earlier = self._sizes() if self._earlier is None else self._earlier
         there = earlier or self._sizes()  # a tuner restores them once more
@@ -96,6 +100,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
             else:
                 path.unlink(missing_ok=True)
         self._earlier = {}
+        self._is_settled = True
 
     def _sizes(self) -> State:
         files = Path(self.log_dir).glob(_EVENT_FILES)
@@ -138,12 +143,14 @@ class ResumingCSVLogger(CSVLogger):
         """Writes the rows of before; says what is lost."""
         if state_dict:
             self._restore(state_dict["columns"], state_dict["rows"])
-        else:
-            self._earlier = ""
+        self._earlier = ""
         self._aside.unlink(missing_ok=True)
 
     def _restore(self, columns: list[str], rows: int) -> None:
-        path = self.experiment.metrics_file_path
+        path = Path(self.experiment.metrics_file_path)
+        if not self._earlier and path.exists():  # of another fit of the same trainer
+            self._earlier = path.read_text()
+            self.experiment.metrics.clear()
         earlier = [*csv.DictReader(io.StringIO(self._earlier or ""))][:rows]
         if len(earlier) < rows:
             note(f"'{path}' is lost or cut, and with it rows of before")
