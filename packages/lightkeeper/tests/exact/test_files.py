@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import signal
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,10 +14,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 from lightkeeper.exact import AtomicCheckpointIO, UserError
+from lightkeeper.exact._files import whole_file
 from lightkeeper.images import read_weights
 from lightkeeper.images._downloads import fetch_archive
 from torchvision.datasets.utils import download_and_extract_archive
 
+from tests.processes import fork
 from tests.toy import cases, load
 
 
@@ -33,6 +36,24 @@ def test_an_interrupted_write_leaves_the_earlier_file_and_nothing_else(tmp_path,
         save(2, path)
     assert load(path) == {"content": 1}
     assert sorted(os.listdir(tmp_path)) == ["last.ckpt"]
+
+
+def test_of_two_processes_that_write_a_file_neither_publishes_what_the_other_has_begun(tmp_path):
+    path = tmp_path / "best.ckpt"
+
+    def write_half() -> None:
+        with whole_file(path) as partial:
+            partial.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with whole_file(path) as partial:
+        partial.write_text("whole")
+        other = fork(write_half, {})
+        other.join(60)
+    assert path.read_text() == "whole"
+    assert len(os.listdir(tmp_path)) == 2
+    save(1, path)  # and removes what a killed process has left
+    assert os.listdir(tmp_path) == ["best.ckpt"]
 
 
 def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):

@@ -134,9 +134,7 @@ def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, ca
 
     def full_for_this(path, mode):
         # unbuffered, so that torch meets the error, as with weights larger than a buffer
-        return open(
-            "/dev/full" if path.name == f".{name}.partial.ckpt" else path, mode, buffering=0
-        )
+        return open("/dev/full" if path.name.startswith(f".{name}.") else path, mode, buffering=0)
 
     with monkeypatch.context() as patch:
         patch.setattr("lightkeeper.exact._checkpoint_io.open", full_for_this, raising=False)

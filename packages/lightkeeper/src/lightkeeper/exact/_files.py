@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 CHECKPOINTS = "checkpoints"
@@ -20,11 +21,12 @@ def resumable(folder: str | Path) -> list[Path]:
 def whole_file(path: Path) -> Iterator[Path]:
     """Yields a hidden path beside the target to write to, which replaces it at the end.
 
-    Where the block raises, the target stays as it was. A link is replaced, not followed.
+    Where the block raises, the target stays as it was. A link is replaced, not followed. Of several
+    processes that write one target, the last to end decides what it is.
     """
-    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
-    # of a killed process, or a link to elsewhere that came with the folder
-    partial.unlink(missing_ok=True)
+    _remove_left(path)
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    partial.unlink(missing_ok=True)  # perhaps a link to elsewhere that came with the folder
     try:
         yield partial
         _wait_for_disk(partial)
@@ -35,6 +37,18 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _remove_left(path: Path) -> None:
+    """Removes what killed processes have left of a target."""
+    ending = f".partial{path.suffix}"
+    for left in path.parent.glob(f".{escape(path.stem)}.*{escape(ending)}"):
+        # it is no process's, or that of another user's
+        with suppress(ValueError, OverflowError, PermissionError):
+            try:
+                os.kill(int(left.name.removesuffix(ending).rpartition(".")[2]), 0)
+            except ProcessLookupError:
+                left.unlink(missing_ok=True)
 
 
 def _wait_for_disk(path: Path) -> None:
