@@ -239,6 +239,14 @@ def table(*rows, header="path,label,split"):
     (table("other/0.jpg,cat,,y"), "line 14 has 4 columns, not 3"),
     (table('other/0.jpg,cat,"train'), "cannot be read as a table"),  # the quote is not closed
     (table("other/0.jpg,cat,fold1"), "line 2: the split must be train, val or test, got ''"),
+    (
+        {
+            "t.csv": lines(
+                "path,label,split", *each(12, lambda i: f"img/{i}.jpg,{CATS[i % 2]},{i % 2}")
+            )
+        },
+        "line 2: the split must be train, val or test, got '0'",
+    ),
     (table(header="path,label,label"), "columns have one name: path, label and label"),
     ({"t.csv": "path,label\nimg/0.jpg,cat"}, "one class only, 'cat'"),
     ({"t.csv": "path,label\n"}, "names no image"),

@@ -163,7 +163,8 @@ class Table:
         """Returns the file of a row; its split is empty if no column says it."""
         row = sheet.rows[line]
         cell = row.get(split_column, "")
-        split = _SPLIT_OF.get(cell.lower(), "")
+        # a column called split may have 1 for train
+        split = (SPLIT_OF if key_of(split_column) == "split" else _SPLIT_OF).get(cell.lower(), "")
         if split_column and not split:
             raise sheet.error(f"the split must be train, val or test, got '{cell}'", line)
         path = self._find(path_column, sheet, line)
@@ -227,9 +228,9 @@ class Table:
         """Returns the files that a path or id may be."""
         if path := self._path_of(name, sheet):
             return [path]
-        written = spelt(name.replace("\\", "/"))
         for folder in ("", self._beside[sheet.file]):
-            if found := self._index.get(os.path.normpath(os.path.join(folder, written))):
+            written = os.path.join(folder, spelt(name.replace("\\", "/")))
+            if found := self._index.get(os.path.normpath(written)):
                 return found
         return []
 
