@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jsonargparse.typing import PositiveInt
 from lightkeeper.cli import run_command
 from matplotlib import style
 from matplotlib.figure import Figure
@@ -30,7 +31,7 @@ def train_all(folder: Path, seeds: int, fractions: list[float], options: list[st
     runs = []
     for fraction in fractions:
         for seed in range(seeds):
-            share = [f"--data.train_fraction={fraction}"] if fraction < 1 else []
+            share = [f"--data.train_fraction={fraction}"] if fraction != 1 else []
             name = f"{fraction:g}_{seed}" if len(fractions) > 1 else f"{seed}"
             train(folder / name, [*options, *share, f"--seed_everything={seed}"])
             runs.append(str(folder / name))
@@ -68,12 +69,16 @@ def main(name: str, seeds: int, fractions: list[float], options: list[str]) -> N
         images_figure(metrics, settings["images"]).savefig(folder / "images.png")
 
 
+def shares(text: str) -> list[float]:
+    """Reads numbers between commas."""
+    return [float(share) for share in text.split(",")]
+
+
 if __name__ == "__main__":
     parser = ArgumentParser(prog="python scripts/repeat.py", allow_abbrev=False)
     parser.add_argument("name", help="the folder of the runs, below runs/")
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
-    parser.add_argument("--fractions", default="1", help="shares, such as 0.1,0.3,1")
+    parser.add_argument("--seeds", type=PositiveInt, default=5, help="number of seeds, from 0")
+    parser.add_argument("--fractions", type=shares, default="1", help="shares, such as 0.1,0.3,1")
     known, others = parser.parse_known_args()
-    shares = [float(share) for share in known.fractions.split(",")]
     style.use(Path(__file__).with_name("pages.mplstyle"))
-    run_command(lambda: main(known.name, known.seeds, shares, others))
+    run_command(lambda: main(known.name, known.seeds, known.fractions, others))

@@ -1,6 +1,6 @@
 """Trains again, and replaces a checkpoint in use unless the new one is worse: ``python scripts/retrain.py SERVED FOLDER NAME OPTIONS``.
 
-``runs/NAME`` is trained on FOLDER with the options of ``project.fit``. Both checkpoints classify its validation set, as a test set
+``runs/NAME`` is trained on FOLDER, or a table, with the options of ``project.fit``. Both classify its validation set, as a test set
 that chooses measures nothing any more; ``project.evaluate`` refuses images that the one in use was trained on. If the new one classifies
 fewer correctly, SERVED stays as it is, and the exit code is 1.
 """
@@ -9,12 +9,18 @@ import csv
 import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lightkeeper.cli import RunFolder, run_apart, run_command
 from lightkeeper.exact import UserError
 from training import train
 
 from project.analysis.comparison import formatted, mcnemar
+
+OF_SPLITS = (
+    *("root", "path_column", "label_column", "split_column", "group", "label_from"),
+    *("split_seed", "val_fraction", "test_fraction"),
+)
 
 
 def run(module: str, *options: str | Path) -> None:
@@ -23,10 +29,20 @@ def run(module: str, *options: str | Path) -> None:
         sys.exit(code)
 
 
-def correct_images(checkpoint: Path, folder: str, output: Path) -> dict[str, bool]:
-    """Says of each validation image of a folder, by its path, if a checkpoint classifies it correctly."""
+def of_splits(options: list[str]) -> list[str]:
+    """Returns the options that say which images are validation's, with their values."""
+    kept = []
+    for word, following in zip(options, [*options[1:], ""], strict=True):
+        name, equals, _ = word.partition("=")
+        if name.removeprefix("--data.") in OF_SPLITS and name.startswith("--data."):
+            kept += [word] if equals else [word, following]
+    return kept
+
+
+def correct_images(checkpoint: Path, data: list[str], output: Path) -> dict[str, bool]:
+    """Says of each validation image, by its path, if a checkpoint classifies it correctly."""
     files = [f"--output={output.with_suffix('.json')}", f"--output_predictions={output}"]
-    run("project.evaluate", checkpoint, "--split=val", f"--data={folder}", *files)
+    run("project.evaluate", checkpoint, "--split=val", *data, *files)
     with open(output, newline="", encoding="utf-8") as file:
         return {row["path"]: row["correct"] == "true" for row in csv.DictReader(file)}
 
@@ -34,10 +50,17 @@ def correct_images(checkpoint: Path, folder: str, output: Path) -> dict[str, boo
 def main(served: Path, folder: str, name: str, options: list[str]) -> int:
     """Trains if that is not done, compares and perhaps replaces; returns the exit code."""
     new = RunFolder("runs", name)
-    train(new.path, [f"--data={folder}", *options])
-    if served.exists():
-        before = correct_images(served, folder, new.path / "served.csv")
-        after = correct_images(new.best, folder, new.path / "new.csv")
+    data = [f"--data={folder}", *of_splits(options)]
+    before: dict[str, bool] = {}
+    with TemporaryDirectory() as scratch:
+        if (
+            served.exists()
+        ):  # first, as it may have been trained on these images, or know other classes
+            before = correct_images(served, data, Path(scratch, "served.csv"))
+        train(new.path, [f"--data={folder}", *options])
+        shutil.copytree(scratch, new.path, dirs_exist_ok=True)
+    if before:
+        after = correct_images(new.best, data, new.path / "new.csv")
         if before.keys() != after.keys():
             raise UserError(
                 "the two have different validation images, by other options of their data"

@@ -18,9 +18,13 @@ def train(run: Path, options: list[str]) -> None:
     command = ["-m", "project.fit", *options]
     command += [f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
     if not (run / "metrics.json").exists():
-        if code := run_apart([sys.executable, *command]):
-            note(f"'{run}' is not finished; the same command of this script goes on with it")
-            sys.exit(code)
+        try:  # which ends this process itself where a signal asks it to
+            if code := run_apart([sys.executable, *command]):
+                sys.exit(code)
+        except SystemExit:
+            if run.exists():
+                note(f"'{run}' is not finished; the same command of this script goes on with it")
+            raise
     elif _words(command) != _words(trained := _command_of(run)):
         raise UserError(
             f"'{run}' was trained with other options ({shlex.join(trained)}); give the same, or"

@@ -199,6 +199,7 @@ MISTAKES = f"""
 --trainer.callbacks+=lightning.pytorch.callbacks.EarlyStoping -> did you mean EarlyStopping?
 --config={{trainer: {{callbacks: [{{class_path: Tmer}}]}}}} -> there is no Callback 'Tmer'; did you mean Timer?
 --config={{trainer.callbacks+: Watchdog}} -> there is no Callback 'Watchdog'; your own is my_module.MyClass
+--seed=3 -> --seed=3; did you mean --seed_everything?
 --lr=1 -> --lr=1; did you mean --model.optimizer.lr?
 --batch-size=1 -> --batch-size=1; did you mean --data.batch_size?
 --xyzzy=1 -> --xyzzy=1; see --help

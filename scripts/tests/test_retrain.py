@@ -67,4 +67,24 @@ def test_a_new_checkpoint_is_used_unless_it_is_worse_on_the_same_validation_imag
     assert float(counts[2]) == pytest.approx(expected, rel=1e-3)
     assert "served.ckpt stays: runs/untrained/checkpoints/best.ckpt is worse" in said
     other = ("other", "--data.split_seed=7", "--trainer.max_steps=1")
-    assert "different validation images" in one_line(lambda: replaced_by(*other), capsys)
+    assert "those it was trained on" in one_line(lambda: replaced_by(*other), capsys)
+
+
+@pytest.mark.slow
+def test_options_that_say_how_a_table_is_read_are_for_both_and_other_classes_cost_no_training(
+    replaced_by, workplace, capsys
+):
+    assert replaced_by("folder", "--trainer.max_steps=1")
+    paths = sorted((workplace / "images").rglob("*.*"))
+    table = [
+        "photo,kind",
+        *(f"{path.relative_to(workplace / 'images')},{path.parent.name}" for path in paths),
+    ]
+    Path("table.csv").write_text("\n".join(table))
+    source = ["--data.path_column", "photo", "--data.label_column=kind", "--data.root", "images"]
+    retrain.main(SERVED, "table.csv", "table", [*OPTIONS, *source, "--trainer.max_steps=1"])
+    assert rows("runs/table/served.csv")[0].keys() == rows("runs/table/new.csv")[0].keys()
+    (workplace / "images" / "rose").rename(workplace / "images" / "aster")
+    renamed = ("renamed", "--trainer.max_steps=1")
+    assert "has images of aster, but" in one_line(lambda: replaced_by(*renamed), capsys)
+    assert not Path("runs/renamed").exists()

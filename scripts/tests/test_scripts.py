@@ -16,7 +16,7 @@ from itertools import combinations
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 from warnings import catch_warnings
 
 import folds
@@ -30,6 +30,7 @@ import pytest
 import recipes
 import repeat
 import seeds
+import training
 import yaml
 from lightkeeper.cli import RunFolder
 from lightkeeper.exact import UserError
@@ -151,6 +152,20 @@ def test_seeds_and_shares_are_trained_once_and_summed_up(workplace, monkeypatch,
     assert int(half[3]) == pytest.approx(int(whole[3]) / 2, abs=12)
     assert half[4] == whole[4] == "2"
     assert (workplace / "runs" / "mine" / "images.png").exists()
+    with pytest.raises(ValueError, match="train_fraction: must be in"):
+        repeat.main("percent", 1, [10], [*options, *QUIET, *SLIM, "--data.num_workers=0"])
+
+
+def test_a_stopped_script_says_that_it_goes_on_itself_with_a_run_that_has_begun(
+    workplace, monkeypatch, capsys
+):
+    monkeypatch.setattr("training.run_apart", Mock(side_effect=SystemExit(75)))  # by a signal
+    for run in (Path("mine/begun"), Path("mine/refused")):
+        Path("mine/begun").mkdir(parents=True, exist_ok=True)
+        with pytest.raises(SystemExit, match="75"):
+            training.train(run, [])
+    said = "'mine/begun' is not finished; the same command of this script goes on with it"
+    assert capsys.readouterr().err.splitlines() == [said]
 
 
 @pytest.mark.parametrize("name", imagenet_recipes.RECIPES)

@@ -118,6 +118,7 @@ class Command(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
+        parser.follows = FOLLOWS
         set_dumper("yaml", to_yaml)
         parser.set_defaults(dict(self.defaults))  # also of options that a subclass has added
         line = CommandLine(sys.argv[1:] if args is None else map(str, args))

@@ -40,6 +40,9 @@ class CommandParser(ArgumentParser):
         A script ends with ``run_command(lambda: main(parser.parse_args()))``.
     """
 
+    follows: Mapping[str, str] = {}
+    """Options that cannot be given, by those that they follow from."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False} | kwargs)
 
@@ -95,7 +98,8 @@ class CommandParser(ArgumentParser):
             group = ".".join(keys) or unknown[1].rpartition(".")[0]
             inside = [name for name in names if name.startswith(f"{group}.")]
             nearest = closest(unknown[1], inside) or closest(unknown[1], names, cutoff=0.8)
-            line += f"; did you mean --{nearest}?" if nearest else "; see --help"
+            meant = self.follows.get(nearest or "", nearest)
+            line += f"; did you mean --{meant}?" if meant else "; see --help"
         end_with_error(line)
 
 
