@@ -9,6 +9,7 @@ import traceback
 import pytest
 import torch
 from lightkeeper.cli._entry import describe_error as explain, one_line_errors
+from lightkeeper.cli._training import is_of_machine
 from lightkeeper.exact import UserError
 from lightkeeper.exact._errors import UnreadableFileError
 from lightkeeper.images._layout import cpu_limit
@@ -149,3 +150,14 @@ def test_a_command_that_needs_neither_torch_nor_lightning_imports_neither(names,
         assert not {{"torch", "lightning"}} & {{*sys.modules}}
     """
     assert succeed([sys.executable, "-c", program], tmp_path).out == ""
+
+
+@cases(
+    "text may",
+    ("DataLoader worker (pid 7) is killed by signal: Killed.", True),
+    ("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory", True),
+    ("Too many open files. Communication with the workers is no longer possible.", True),
+    ("a bug", False),
+)
+def test_a_run_may_resume_after_what_the_machine_did(text, may):
+    assert is_of_machine(RuntimeError(text)) is may

@@ -3,8 +3,10 @@
 import errno
 import os
 import platform
+import re
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
@@ -13,11 +15,14 @@ import pytest
 from jsonargparse import Namespace
 from lightkeeper.cli._folder import RunFolder
 from lightkeeper.cli._loggers import place_in_folder
+from lightkeeper.cli._training import record_of
 from lightkeeper.exact import UserError
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import Logger
 
 from tests.processes import fork, wait, wait_until
-from tests.toy import RUN, cases, curve, fit, stop_at
+from tests.toy import RUN, cases, curve, fit, one_line, read_json, stop_at, toy_trainer
 
 
 @pytest.fixture
@@ -183,3 +188,40 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
 def test_a_dry_run_leaves_nothing_behind(workplace):
     fit("--trainer.fast_dev_run=true")
     assert list(workplace.iterdir()) == []
+
+
+def moves(trainer: Trainer, *_: object) -> None:
+    if trainer.global_step == 3:
+        RUN.rename("runs/moved")
+
+
+def kills_a_worker(trainer: Trainer, *_: object) -> None:
+    if trainer.global_step == 3:
+        loader: Any = trainer.train_dataloader
+        os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
+
+
+@cases(
+    "hook options line",
+    (moves, [], "'runs/run' was moved or removed while the run trained"),
+    (
+        kills_a_worker,
+        ["--data.num_workers=1", "--data.size=640"],
+        r"a process that loads data has died, .*; to resume, run python -m tests.fit with the same",
+    ),
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's
+def test_a_run_that_loses_its_folder_or_a_worker_says_how_it_resumes(
+    workplace, capsys, hook, options, line
+):
+    callback = LambdaCallback(on_train_batch_start=hook)
+    said = one_line(lambda: fit(*options, callbacks=[callback]), capsys)
+    assert re.search(line, said)
+
+
+def test_a_run_lasts_as_long_as_it_did_whatever_the_clock_says(workplace):
+    fit()
+    trainer = toy_trainer()
+    record = record_of(trainer, "fit", time.monotonic() - 3600, 0)
+    assert record["duration"] == "1:00:00"
+    assert read_json(RUN / "run.json")["duration"] < "0:10:00"

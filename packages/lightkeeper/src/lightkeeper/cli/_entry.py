@@ -33,6 +33,8 @@ TRACEBACK = "LIGHTKEEPER_TRACEBACK"
 NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
 _FEWER = "raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)"
 NO_FILES = f"too many open files; {_FEWER}"
+OF_MACHINE = (WORKER_DIED, NO_FILES, NO_MEMORY)
+"""Descriptions of errors that come of the machine, in any process."""
 _KNOWN = {
     "DefaultCPUAllocator: ": NO_MEMORY,
     "Too many open files. Comm": NO_FILES,  # torch hides the system's error
@@ -111,11 +113,7 @@ def one_line_errors() -> Iterator[None]:
         text = describe_error(error)
         if text is None or os.environ.get(TRACEBACK, "0") not in ("", "0"):
             raise
-        is_local = isinstance(error, LocalError | OSError) or text in (
-            WORKER_DIED,
-            NO_FILES,
-            NO_MEMORY,
-        )
+        is_local = isinstance(error, LocalError | OSError) or text in OF_MACHINE
         end_with_error("; ".join([text, *getattr(error, "__notes__", [])]), is_local)
 
 

@@ -2,8 +2,8 @@
 
 import json
 import os
+import time
 from collections.abc import Mapping
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
@@ -196,7 +196,7 @@ class FitCommand(Command):
 
     def fit(self) -> None:
         """Trains or resumes; then tests the best checkpoint once and writes the final metrics."""
-        started = datetime.now()
+        started = time.monotonic()
         with self.options_in_full():
             require_sound_run(self.trainer, self.datamodule)
             if self.config.trainer.fast_dev_run:  # writes no folder
@@ -205,7 +205,7 @@ class FitCommand(Command):
             else:
                 self._fit(started)
 
-    def _fit(self, started: datetime) -> None:
+    def _fit(self, started: float) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         # as Lightning chooses the processes
         if trainer.is_global_zero or (data.prepare_data_per_node and trainer.local_rank == 0):
@@ -290,6 +290,11 @@ class FitCommand(Command):
             # Lightning counts from 0 until it has read the checkpoint
             step = max(self.trainer.global_step, self._resumed_step)
             self.note(f"\nstopped after step {step}; {advice}")
+        elif isinstance(error, FileNotFoundError) and not self.run.config.exists():
+            raise UserError(
+                f"'{self.run.path}' was moved or removed while the run trained; put it back, or"
+                " resume it by its new --name"
+            ) from error
         elif is_of_machine(error):
             error.add_note(advice)
 

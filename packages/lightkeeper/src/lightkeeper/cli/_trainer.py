@@ -134,7 +134,8 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
     data.require_usable(trainer.world_size)
     for option in ("limit_test_batches", "check_val_every_n_epoch", "val_check_interval"):
         # a time between validations is no attribute of that name
-        require(getattr(trainer, option, 1) != 0, option, 0, "above 0")
+        value = getattr(trainer, option, None)
+        require(value is None or value > 0, option, value, "above 0")
     for kind, advice in _NOT_RESUMABLE.items():
         for callback in callbacks_of(trainer):
             if isinstance(callback, kind):

@@ -1,6 +1,7 @@
 """The work of ``fit``: training, one test of the best checkpoint, and what is said at the end."""
 
 import shlex
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._upstream import callbacks_of
 from ..images._checkpoint import About
 from ..images._checkpoints import best_checkpoint, fitting, measured
+from ._entry import OF_MACHINE, describe_error
 from ._folder import Metrics, RunFolder
 
 
@@ -62,17 +64,20 @@ def final_metrics(trainer: Trainer, model: LightningModule, run: RunFolder, best
     }
 
 
-def record_of(trainer: Trainer, command: str, started: datetime, resumed_step: int) -> Metrics:
-    """Returns how a run was made: its last command, that one's duration, and the hardware."""
-    ended = datetime.now()
+def record_of(trainer: Trainer, command: str, started: float, resumed_step: int) -> Metrics:
+    """Returns how a run was made: its last command, that one's duration, and the hardware.
+
+    ``started`` is by the monotonic clock, which no change to winter time sets back.
+    """
+    seconds = round(time.monotonic() - started)
     device = trainer.strategy.root_device
     name = str(torch.cpu.get_capabilities().get("cpu_name") or device.type)
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     return {
         "command": command,
-        "ended": f"{ended:%Y-%m-%d %H:%M}",
-        "duration": str(timedelta(seconds=round((ended - started).total_seconds()))),
+        "ended": f"{datetime.now():%Y-%m-%d %H:%M}",
+        "duration": str(timedelta(seconds=seconds)),
         "resumed_step": resumed_step,
         "hardware": f"{trainer.world_size} x {name}",
     }
@@ -92,6 +97,8 @@ def way_to_resume(trainer: Trainer, run: RunFolder, command: str) -> str:
 
 def is_of_machine(error: BaseException) -> bool:
     """Returns True if a run may resume after an error, such as a full disk or a broken file."""
+    if describe_error(error) in OF_MACHINE:
+        return True
     if isinstance(error, RuntimeError):  # as torch says of a full disk
         return isinstance(error.__context__, OSError)
     return isinstance(error, LocalError | OSError) and not isinstance(error, NonFiniteError)
