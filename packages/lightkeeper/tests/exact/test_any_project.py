@@ -1,6 +1,7 @@
 """Any Lightning project: killed runs end in the same bits, each sample is counted once."""
 
 import multiprocessing
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from sklearn.metrics import accuracy_score, roc_auc_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset, Subset, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from tests.toy import differences
@@ -171,6 +172,28 @@ def test_what_cannot_be_loaded_exactly_is_refused(dataset, batch_size, shuffle, 
     trainer = Trainer(accelerator="cpu", devices=2, logger=False, enable_checkpointing=False)
     with pytest.raises(UserError, match=message):
         ExactDataLoader(dataset, trainer, batch_size, shuffle)
+
+
+class Curriculum(TensorDataset):
+    """Samples of a difficulty that training raises."""
+
+    level = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        return torch.tensor(self.level)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_dataset_of_a_loader_is_ones_own(workers):
+    trainer = Trainer(logger=False, accelerator="cpu", devices=1)
+    part = Subset(dataset := Curriculum(torch.empty(8)), [*range(8)])
+    for given, own in ((dataset, lambda x: x.dataset), (part, lambda x: x.dataset.dataset)):
+        loader = ExactDataLoader(given, trainer, batch_size=4, num_workers=workers)
+        own(loader).level = 7
+        assert dataset.level == own(loader).level == 7
+        assert [batch.tolist() for batch in loader] == [[7] * 4] * 2
+        assert len(pickle.loads(pickle.dumps(loader.dataset))) == 8
+        assert not hasattr(loader.dataset, "absent")
 
 
 def test_a_run_without_a_checkpoint_begins_and_one_with_a_damaged_one_takes_the_one_before(

@@ -239,18 +239,31 @@ def seed_batch(trainer: Trainer, seed: int, number: int) -> None:
 
 
 class _SeededDataset(Dataset[object]):
-    """Seeds all generators by (seed, epoch, index) before each sample of a dataset."""
+    """Seeds all generators by (seed, epoch, index) before each sample of a dataset.
+
+    Otherwise it is that dataset: ``loader.dataset.level = 3`` sets the dataset's own attribute.
+    """
+
+    _seeded: Any
+    _seed: int
+    _held: list[object]
 
     def __init__(self, dataset: Dataset[object], seed: int) -> None:
-        self.dataset = dataset
-        self.seed = seed
-        self._held = held_generators(dataset)
+        vars(self).update(_seeded=dataset, _seed=seed, _held=held_generators(dataset))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_seeded":  # as where it is unpickled
+            raise AttributeError(name)
+        return getattr(self._seeded, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._seeded, name, value)
 
     def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]
+        return len(self._seeded)
 
     def __getitem__(self, key: tuple[int, int] | int) -> object:
         epoch, index = key if isinstance(key, tuple) else (0, key)
-        seed = derived_seed(Purpose.DATASET, self.seed, epoch, index)
+        seed = derived_seed(Purpose.DATASET, self._seed, epoch, index)
         seed_generators(seed, held=self._held)
-        return self.dataset[index % len(self)]
+        return self._seeded[index % len(self)]
