@@ -53,9 +53,8 @@ def main(served: Path, folder: str, name: str, options: list[str]) -> int:
     data = [f"--data={folder}", *of_splits(options)]
     before: dict[str, bool] = {}
     with TemporaryDirectory() as scratch:
-        if (
-            served.exists()
-        ):  # first, as it may have been trained on these images, or know other classes
+        # first, as it may have been trained on these images, or know other classes
+        if served.exists():
             before = correct_images(served, data, Path(scratch, "served.csv"))
         train(new.path, [f"--data={folder}", *options])
         shutil.copytree(scratch, new.path, dirs_exist_ok=True)

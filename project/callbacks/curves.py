@@ -10,6 +10,7 @@ import torch
 from lightkeeper.exact import is_logged, note
 from lightkeeper.images import ImageDataModule
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
 
 _ESTIMATE_STEPS = 10
 """Steps after the first that are timed to estimate the length of training."""
@@ -78,17 +79,21 @@ class ImagesPerSecond(Callback):
 
 
 class LearningRate(Callback):
-    """Logs ``learning_rate``, that of the first optimizer's first parameter group.
+    """Logs ``learning_rate``, the first parameter group's.
 
     With ``--model.layer_decay``, that is the head's, and the others are fixed shares of it.
     Lightning's monitor draws a curve for each group, and refuses a run without a logger.
     """
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
-    ) -> None:
-        """Keeps the learning rate of this batch, before the schedule changes it."""
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Has a rate for modules that step by hand, and not in each batch."""
         self._rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Keeps the learning rate of this step, before the schedule changes it."""
+        self._rate = float(optimizer.param_groups[0]["lr"])
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: object, batch: object, batch_idx: int

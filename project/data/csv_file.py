@@ -21,8 +21,9 @@ class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
         path_column: The column of the image files or ids.
         label_column: The column of the classes, by name or number; by default, columns of 0 and 1
             for each class are taken, too.
-        split_column: The column of ``train``, ``val`` or ``test``, or of 1 for ``val``. A split
-            that no row names is cut from the training images.
+        split_column: The column of ``train``, ``val`` or ``test``, or, if it is called ``valid`` or
+            ``is_valid``, of 1 for ``val``. A split that no row names is cut from the training
+            images.
         kwargs: See ``ImageFilesDataModule``.
     """
 

@@ -15,7 +15,7 @@ import pytest
 from jsonargparse import Namespace
 from lightkeeper.cli._folder import RunFolder
 from lightkeeper.cli._loggers import place_in_folder
-from lightkeeper.cli._training import record_of
+from lightkeeper.cli._training import is_of_folder, record_of
 from lightkeeper.exact import UserError
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
@@ -217,6 +217,14 @@ def test_a_run_that_loses_its_folder_or_a_worker_says_how_it_resumes(
     callback = LambdaCallback(on_train_batch_start=hook)
     said = one_line(lambda: fit(*options, callbacks=[callback]), capsys)
     assert re.search(line, said)
+
+
+def test_a_file_that_ones_own_code_does_not_find_is_a_bug_of_it(workplace):
+    callback = LambdaCallback(on_train_batch_start=lambda *_: Path("absent").read_text())
+    with pytest.raises(FileNotFoundError, match="absent"):
+        fit(callbacks=[callback])
+    gone = FileNotFoundError(2, "No such file", "absent")
+    assert not is_of_folder(gone, Path("runs/gone"))
 
 
 def test_a_run_lasts_as_long_as_it_did_whatever_the_clock_says(workplace):

@@ -39,7 +39,7 @@ def test_an_interrupted_write_leaves_the_earlier_file_and_nothing_else(tmp_path,
 
 
 def test_of_two_processes_that_write_a_file_neither_publishes_what_the_other_has_begun(tmp_path):
-    path = tmp_path / "best.ckpt"
+    path = tmp_path / "best [1].ckpt"
 
     def write_half() -> None:
         with whole_file(path) as partial:
@@ -53,7 +53,7 @@ def test_of_two_processes_that_write_a_file_neither_publishes_what_the_other_has
     assert path.read_text() == "whole"
     assert len(os.listdir(tmp_path)) == 2
     save(1, path)  # and removes what a killed process has left
-    assert os.listdir(tmp_path) == ["best.ckpt"]
+    assert os.listdir(tmp_path) == ["best [1].ckpt"]
 
 
 def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):

@@ -476,21 +476,26 @@ class Scored(Logged):
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
 @pytest.mark.parametrize("sanity", [0, 2])
+@pytest.mark.parametrize("every", [3, 5])
 @pytest.mark.parametrize("stop", [3, 32, 47])  # in epochs without validation, and behind one
-def test_a_model_checkpoint_scores_the_end_of_an_epoch_after_its_validation(tmp_path, sanity, stop):
+def test_a_model_checkpoint_scores_the_end_of_an_epoch_after_its_validation(
+    tmp_path, sanity, every, stop
+):
     def saved(folder: Path, stop: int) -> list[str]:
         torch.manual_seed(0)
-        kept = ModelCheckpoint(
-            folder / "kept",
-            "{step}-{val/loss:.6f}",
-            monitor="val/loss",
-            save_top_k=-1,
-            every_n_train_steps=5,
-        )
+        all_of: dict[str, Any] = {"save_top_k": -1, "every_n_train_steps": every}
+        name = "{step}-{val/loss:.6f}"
+        kept = [
+            ModelCheckpoint(folder / "best", name, "val/loss", **all_of),
+            ModelCheckpoint(
+                folder / "other", name, "loss", save_on_train_epoch_end=False, **all_of
+            ),
+            ModelCheckpoint(folder / "plain", **all_of),
+        ]
         trainer = toy_trainer(
             max_epochs=6,
             default_root_dir=folder,
-            callbacks=[LastCheckpoint(every_n_steps=1), kept, StopAfter(stop)],
+            callbacks=[LastCheckpoint(every_n_steps=1), *kept, StopAfter(stop)],
             plugins=AtomicCheckpointIO(folder),
             check_val_every_n_epoch=2,
             num_sanity_val_steps=sanity,
@@ -531,7 +536,7 @@ def test_further_fits_of_one_trainer_go_on_with_its_curve_from_where_they_begin(
         enable_checkpointing=True,
     )
     trainer.fit(model := Stepping(), numbers(trainer))
-    for epochs, begin in ((3, newest_checkpoint(tmp_path)), (4, tmp_path / "epoch=0.ckpt")):
+    for epochs, begin in ((3, tmp_path / "epoch=0.ckpt"), (4, newest_checkpoint(tmp_path))):
         trainer.fit_loop.max_epochs = epochs
         trainer.fit(model, numbers(trainer), ckpt_path=begin)
     if logger is ResumingCSVLogger:

@@ -1,6 +1,7 @@
 """``best.ckpt`` is chosen by the metric that the command names, ``last.ckpt`` saved in time."""
 
 import math
+import shutil
 import signal
 from copy import deepcopy
 from pathlib import Path
@@ -250,7 +251,7 @@ def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, step
 
 def test_a_moved_run_still_knows_its_best_metric(workplace, monkeypatch):
     fit()
-    run = Path("runs").rename("elsewhere") / "run"
+    run = Path(shutil.copytree("runs", "elsewhere"), "run")
     (run / "metrics.json").unlink()
     before = (run / "checkpoints" / "best.ckpt").read_bytes()
     hook = "on_validation_epoch_end"

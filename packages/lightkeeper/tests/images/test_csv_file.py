@@ -245,7 +245,7 @@ def table(*rows, header="path,label,split"):
                 "path,label,split", *each(12, lambda i: f"img/{i}.jpg,{CATS[i % 2]},{i % 2}")
             )
         },
-        "line 2: the split must be train, val or test, got '0'",
+        "line 2: the split must be train, val or test, got '0'; of 0 and 1, call it is_valid",
     ),
     (table(header="path,label,label"), "columns have one name: path, label and label"),
     ({"t.csv": "path,label\nimg/0.jpg,cat"}, "one class only, 'cat'"),

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..exact._checkpoint_io import first_sound
-from ..exact._errors import UserError, listed
+from ..exact._errors import LocalError, UserError, listed
 from ..exact._files import resumable, write_text
 from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._loggers import begin_anew
@@ -45,6 +45,7 @@ from ._parser import full_name, read_yaml
 from ._trainer import require_sound_run
 from ._training import (
     final_metrics,
+    is_of_folder,
     is_of_machine,
     keeps_last,
     record_of,
@@ -290,8 +291,8 @@ class FitCommand(Command):
             # Lightning counts from 0 until it has read the checkpoint
             step = max(self.trainer.global_step, self._resumed_step)
             self.note(f"\nstopped after step {step}; {advice}")
-        elif isinstance(error, FileNotFoundError) and not self.run.config.exists():
-            raise UserError(
+        elif is_of_folder(error, self.run.path):
+            raise LocalError(
                 f"'{self.run.path}' was moved or removed while the run trained; put it back, or"
                 " resume it by its new --name"
             ) from error

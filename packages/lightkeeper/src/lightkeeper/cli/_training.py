@@ -1,5 +1,6 @@
 """The work of ``fit``: training, one test of the best checkpoint, and what is said at the end."""
 
+import os
 import shlex
 import time
 from datetime import datetime, timedelta
@@ -102,6 +103,14 @@ def is_of_machine(error: BaseException) -> bool:
     if isinstance(error, RuntimeError):  # as torch says of a full disk
         return isinstance(error.__context__, OSError)
     return isinstance(error, LocalError | OSError) and not isinstance(error, NonFiniteError)
+
+
+def is_of_folder(error: BaseException, folder: Path) -> bool:
+    """Returns True if an error says that a file of a folder, which is gone, is not there."""
+    file = error.filename if isinstance(error, FileNotFoundError) else None
+    if file is None or (folder / "config.yaml").exists():
+        return False
+    return Path(os.fsdecode(file)).absolute().is_relative_to(folder.absolute())
 
 
 def keeps_last(trainer: Trainer) -> bool:

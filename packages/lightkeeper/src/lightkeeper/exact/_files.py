@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
+from platform import node
 
 CHECKPOINTS = "checkpoints"
 LAST = "last.ckpt"
@@ -25,7 +26,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     processes that write one target, the last to end decides what it is.
     """
     _remove_left(path)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    partial = path.with_name(f".{path.stem}.{node()}-{os.getpid()}.partial{path.suffix}")
     partial.unlink(missing_ok=True)  # perhaps a link to elsewhere that came with the folder
     try:
         yield partial
@@ -40,13 +41,14 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def _remove_left(path: Path) -> None:
-    """Removes what killed processes have left of a target."""
-    ending = f".partial{path.suffix}"
-    for left in path.parent.glob(f".{escape(path.stem)}.*{escape(ending)}"):
+    """Removes what killed processes of this machine have left of a target."""
+    begin = f".{path.stem}.{node()}-"
+    end = f".partial{path.suffix}"
+    for left in path.parent.glob(f"{escape(begin)}*{escape(end)}"):
         # it is no process's, or that of another user's
         with suppress(ValueError, OverflowError, PermissionError):
             try:
-                os.kill(int(left.name.removesuffix(ending).rpartition(".")[2]), 0)
+                os.kill(int(left.name.removeprefix(begin).removesuffix(end)), 0)
             except ProcessLookupError:
                 left.unlink(missing_ok=True)
 

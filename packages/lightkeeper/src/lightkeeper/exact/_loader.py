@@ -242,6 +242,7 @@ class _SeededDataset(Dataset[object]):
     """Seeds all generators by (seed, epoch, index) before each sample of a dataset.
 
     Otherwise it is that dataset: ``loader.dataset.level = 3`` sets the dataset's own attribute.
+    Workers that persist keep the dataset that they began with.
     """
 
     _seeded: Any

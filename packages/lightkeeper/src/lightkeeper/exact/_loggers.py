@@ -85,8 +85,9 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Cuts or removes what was written later; says what is lost."""
-        if self._is_settled and state_dict:  # for another fit of the same trainer
-            self.experiment.close()  # after which it begins another file
+        if (
+            self._is_settled and state_dict
+        ):  # for another fit of the same trainer, which has closed its file
             self._earlier = None
         # also before there is a writer, as where a command finds nothing to resume
         earlier = self._sizes() if self._earlier is None else self._earlier
@@ -150,7 +151,6 @@ class ResumingCSVLogger(CSVLogger):
         path = Path(self.experiment.metrics_file_path)
         if not self._earlier and path.exists():  # of another fit of the same trainer
             self._earlier = path.read_text()
-            self.experiment.metrics.clear()
         earlier = [*csv.DictReader(io.StringIO(self._earlier or ""))][:rows]
         if len(earlier) < rows:
             note(f"'{path}' is lost or cut, and with it rows of before")

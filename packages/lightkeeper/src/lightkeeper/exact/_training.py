@@ -43,8 +43,13 @@ def settle_types(trainer: Trainer, module: LightningModule) -> None:
     """
     dtype = _OF_METRICS.get(type(trainer.precision_plugin))
     for part in module.modules() if dtype else ():
-        if isinstance(part, Metric) and not [*part.parameters()]:
+        if isinstance(part, Metric) and not [*part.parameters()] and not _keeps_lists(part):
             part.to(dtype)
+
+
+def _keeps_lists(metric: Metric) -> bool:
+    """Returns True if a metric keeps what it was given, and no sum; to cast that would take long."""
+    return all(isinstance(state, list) for state in metric.metric_state.values())
 
 
 class ExactTraining(Callback):

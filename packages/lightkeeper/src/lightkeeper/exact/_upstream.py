@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # none of them is needed for ``--help``
 _LIGHTNING = "lightning.pytorch"
 _SIGNALS = f"{_LIGHTNING}.trainer.connectors.signal_connector"
 _EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
-_STEP_SAVED = "_last_global_step_saved"
+# what the state of a ModelCheckpoint leaves out, by what follows its name in ours: the step in which
+# it saved last, and that it waits for a validation to save
+_LEFT_OUT = {"": "_last_global_step_saved", " waits": "_defer_save_until_validation"}
 _RESULTS = f"{_LIGHTNING}.trainer.connectors.logger_connector.result"
 _CONNECTOR = f"{_LIGHTNING}.trainer.connectors.logger_connector.logger_connector"
 
@@ -174,19 +176,21 @@ def set_update_count(metric: Metric, count: int) -> None:
 
 
 def steps_saved(trainer: Trainer) -> dict[str, int]:
-    """Returns the step in which each ModelCheckpoint saved last, which its state leaves out."""
+    """Returns what the state of each ModelCheckpoint leaves out of the steps that it saves."""
     return {
-        callback.state_key: getattr(callback, _STEP_SAVED)
+        f"{callback.state_key}{ending}": int(getattr(callback, name))
         for callback in trainer.checkpoint_callbacks
-        if hasattr(callback, _STEP_SAVED)
+        for ending, name in _LEFT_OUT.items()
+        if hasattr(callback, name)
     }
 
 
 def restore_steps_saved(trainer: Trainer, steps: dict[str, int]) -> None:
     """Restores what :func:`steps_saved` has returned."""
     for callback in trainer.checkpoint_callbacks:
-        if callback.state_key in steps:
-            setattr(callback, _STEP_SAVED, steps[callback.state_key])
+        for ending, name in _LEFT_OUT.items():
+            if (key := f"{callback.state_key}{ending}") in steps:
+                setattr(callback, name, steps[key])
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]

@@ -8,6 +8,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -74,6 +75,21 @@ def split_names(names: Iterable[str]) -> dict[str, str]:
         if len(same) > 1:
             raise UserError(f"{listed(sorted(same))} both mean {split}; move one away")
     return {split: of_splits[split].pop() for split in SPLITS if split in of_splits}
+
+
+def split_tables(file: Path) -> Mapping[str, Path]:
+    """Finds the tables of splits: ``val.csv`` beside ``train.csv``, ``valid/x`` beside ``train/x``.
+
+    Empty if ``file`` is not that of ``train``, or there is no other.
+    """
+    folder = file.absolute().parent
+    beside = {other.stem: other for other in folder.glob(f"*{file.suffix}")}
+    alike = {other.parent.name: other for other in folder.parent.glob(f"*/{escape(file.name)}")}
+    for name, tables in ((file.stem, beside), (folder.name, alike)):
+        splits = split_names(tables)
+        if splits.get("train") == name and len(splits) > 1:
+            return {split: tables[name] for split, name in splits.items()}
+    return {}
 
 
 def list_folder(

@@ -4,12 +4,19 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from glob import escape
 from pathlib import Path
 
 from ..exact._errors import UserError, listed, printable
 from ._class_names import names_of_numbers
-from ._layout import SPLIT_OF, ImageFile, Listing, search_path, split_names, unlabelled
+from ._layout import (
+    SPLIT_OF,
+    ImageFile,
+    Listing,
+    search_path,
+    split_names,
+    split_tables,
+    unlabelled,
+)
 from ._preprocessing import Bands
 from ._scan import images_below, is_image, prefix_of, spelt
 from ._sheet import LABELS, Sheet, key_of, likely_labels, read_sheet
@@ -19,24 +26,10 @@ _PATHS = (
     *("path", "filepath", "filepaths", "file", "filename"),
     *("image", "imagepath", "imagename", "imageid", "id"),
 )
-_SPLIT_COLUMNS = ("split", "valid", "isvalid")
+_OF_VALIDATION = ("valid", "isvalid")
+_SPLIT_COLUMNS = ("split", *_OF_VALIDATION)
 _IS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 _SPLIT_OF = SPLIT_OF | {cell: "val" if is_true else "train" for cell, is_true in _IS.items()}
-
-
-def split_tables(file: Path) -> Mapping[str, Path]:
-    """Finds the tables of splits: ``val.csv`` beside ``train.csv``, ``valid/x`` beside ``train/x``.
-
-    Empty if ``file`` is not that of ``train``, or there is no other.
-    """
-    folder = file.absolute().parent
-    beside = {other.stem: other for other in folder.glob(f"*{file.suffix}")}
-    alike = {other.parent.name: other for other in folder.parent.glob(f"*/{escape(file.name)}")}
-    for name, tables in ((file.stem, beside), (folder.name, alike)):
-        splits = split_names(tables)
-        if splits.get("train") == name and len(splits) > 1:
-            return {split: tables[name] for split, name in splits.items()}
-    return {}
 
 
 class Table:
@@ -163,10 +156,11 @@ class Table:
         """Returns the file of a row; its split is empty if no column says it."""
         row = sheet.rows[line]
         cell = row.get(split_column, "")
-        # a column called split may have 1 for train
-        split = (SPLIT_OF if key_of(split_column) == "split" else _SPLIT_OF).get(cell.lower(), "")
+        is_word = key_of(split_column) not in _OF_VALIDATION
+        split = (SPLIT_OF if is_word else _SPLIT_OF).get(cell.lower(), "")
         if split_column and not split:
-            raise sheet.error(f"the split must be train, val or test, got '{cell}'", line)
+            advice = "; of 0 and 1, call it is_valid: 1 is for val" if cell.lower() in _IS else ""
+            raise sheet.error(f"the split must be train, val or test, got '{cell}'{advice}", line)
         path = self._find(path_column, sheet, line)
         is_inside = not os.path.isabs(path)
         searched = path if is_inside else os.path.relpath(path, self.root)
