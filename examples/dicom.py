@@ -62,7 +62,13 @@ def main(options: Namespace) -> None:
         patient = sha256(str(dataset.get("PatientID") or path.name).encode()).hexdigest()[:8]
         folder = options.target / path.relative_to(options.source).parent
         folder.mkdir(parents=True, exist_ok=True)
-        to_image(dataset, options.window).save(folder / f"{patient}_{path.name}.png")
+        try:
+            image = to_image(dataset, options.window)
+        except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"'{path}': {error}; remove '{options.target}' and try again"
+            ) from error
+        image.save(folder / f"{patient}_{path.name}.png")
     print(f"{len(files):,} files in {options.target}")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import optuna
 from filelock import FileLock, Timeout
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 from lightkeeper.cli import RunFolder, read_metrics, run_apart, run_command
 from lightkeeper.exact import UserError, note
 from optuna.distributions import CategoricalDistribution, FloatDistribution
@@ -45,8 +46,8 @@ def train(trial: optuna.Trial, run: Path, options: list[str]) -> TrialState:
     code = run_apart([sys.executable, "-m", "project.fit", *options, *values, *place], prune)
     if pruned:
         return TrialState.PRUNED
-    if code == STOPPED:
-        sys.exit(STOPPED)
+    if code == STOPPED or (code and not run.exists()):  # of a mistake, which all would repeat
+        sys.exit(code)
     return TrialState.FAIL if code else TrialState.COMPLETE
 
 
@@ -63,12 +64,12 @@ def main(args: list[str]) -> optuna.Study:
     """Searches, unless another process does in the same folder."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--name", required=True)
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trials", type=PositiveInt, default=20)
+    parser.add_argument("--seed", type=NonNegativeInt, default=0)
     chosen, options = parser.parse_known_args(args)
     if twice := [name for name in SPACE if f"--{name}" in [o.split("=")[0] for o in options]]:
         raise UserError("is in SPACE, which has its values: leave it out here or there", twice[0])
-    folder = Path("runs", chosen.name)
+    folder = RunFolder("runs", chosen.name).path
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(folder / ".study.db.lock").acquire(timeout=0)
@@ -90,7 +91,10 @@ def search(folder: Path, trials: int, seed: int, options: list[str]) -> optuna.S
         load_if_exists=True,
         pruner=PRUNER,
     )
-    if study.trials and study.user_attrs.get("options", options) != options:
+    if (
+        study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])
+        and study.user_attrs.get("options", options) != options
+    ):
         raise UserError(f"'{folder}' has trials of other options; give the same, or another --name")
     study.set_user_attr("options", options)
     for stopped in study.get_trials(states=[TrialState.RUNNING]):

@@ -101,3 +101,8 @@ def test_each_patient_stays_in_one_split_and_colours_stay(workplace, capsys):
     assert "1.dcm' has MONOCHROME2 pixels of shape (2, 20, 24)" in said
     Path("none").mkdir()
     assert "no DICOM files" in one_line(lambda: call(dicom, "none", "others"), capsys)
+    write(broken := Path("broken/1.dcm"), PIXELS)
+    broken.write_bytes(broken.read_bytes()[:-100])
+    said = one_line(lambda: call(dicom, "broken", "half"), capsys)
+    assert "'broken/1.dcm': The number of bytes of pixel data is less" in said
+    assert "remove 'half' and try again" in said

@@ -385,8 +385,11 @@ def test_a_trial_that_was_stopped_before_it_could_save_is_no_failure(workplace):
     with pytest.raises(SystemExit) as ended:
         sweep(run_apart=lambda *_: 75)
     assert ended.value.code == 75
+    with pytest.raises(SystemExit, match="2"):  # a mistake, which all trials would repeat
+        sweep("--trainer.max_epoch=3", run_apart=lambda *_: 2)
     assert sweep(run_apart=trained).best_value == 0.5
-    assert [trial.state.name for trial in trials()] == ["FAIL", "COMPLETE"]  # the second again
+    states = [trial.state.name for trial in trials()]
+    assert states == ["FAIL", "FAIL", "COMPLETE"]  # one trial, three times
     with pytest.raises(UserError, match="has trials of other options"):
         sweep("--trials=2", "--trainer.max_epochs=3", run_apart=trained)
 
@@ -395,6 +398,7 @@ def test_a_second_sweep_of_one_name_is_refused_in_one_line(workplace, capsys):
     def second(*_) -> int:
         said = one_line(lambda: sweep(run_apart=lambda *_: 0), capsys)
         assert "the sweep 'runs/lr' is running in another process; choose another --name" in said
+        Path("runs/lr/trial_000").mkdir()  # which an error behind a mistake has made
         return 2
 
     sweep(run_apart=second)
