@@ -85,9 +85,8 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Cuts or removes what was written later; says what is lost."""
-        if (
-            self._is_settled and state_dict
-        ):  # for another fit of the same trainer, which has closed its file
+        if self._is_settled and state_dict:  # for another fit of the same trainer
+            self.experiment.close()  # or it might write on; it begins another file
             self._earlier = None
         # also before there is a writer, as where a command finds nothing to resume
         earlier = self._sizes() if self._earlier is None else self._earlier
