@@ -77,6 +77,7 @@ class Table:
         first = next(iter(sheets.values()))
         path = self._path_column(first)
         split_column = self._split_column(first, path)
+        splits = _SPLIT_OF if key_of(split_column) in _OF_VALIDATION else SPLIT_OF
         others = [name for name in first.columns if name not in (path, split_column, self.group)]
         labels = [] if self.label_from else self._label_columns(first, others)
         unused = [name for name in others if name not in labels]
@@ -100,7 +101,7 @@ class Table:
             if split:
                 notes.append(f"{split} from {os.path.relpath(sheet.file, self.root)}")
             for line in sheet.rows:
-                file = self._file_of(sheet, line, path, labels, split_column, names)
+                file = self._file_of(sheet, line, path, labels, split_column, splits, names)
                 if file.path in lines:
                     raise sheet.error(f"'{file.path}' is in line {lines[file.path]}, too", line)
                 lines[file.path] = line
@@ -151,13 +152,13 @@ class Table:
         path_column: str,
         label_columns: Sequence[str],
         split_column: str,
+        splits: Mapping[str, str],
         names: Mapping[str, str],
     ) -> ImageFile:
         """Returns the file of a row; its split is empty if no column says it."""
         row = sheet.rows[line]
         cell = row.get(split_column, "")
-        is_word = key_of(split_column) not in _OF_VALIDATION
-        split = (SPLIT_OF if is_word else _SPLIT_OF).get(cell.lower(), "")
+        split = splits.get(cell.lower(), "")
         if split_column and not split:
             advice = "; of 0 and 1, call it is_valid: 1 is for val" if cell.lower() in _IS else ""
             raise sheet.error(f"the split must be train, val or test, got '{cell}'{advice}", line)
@@ -222,9 +223,9 @@ class Table:
         """Returns the files that a path or id may be."""
         if path := self._path_of(name, sheet):
             return [path]
+        written = spelt(name.replace("\\", "/"))
         for folder in ("", self._beside[sheet.file]):
-            written = os.path.join(folder, spelt(name.replace("\\", "/")))
-            if found := self._index.get(os.path.normpath(written)):
+            if found := self._index.get(os.path.normpath(os.path.join(folder, written))):
                 return found
         return []
 
@@ -251,7 +252,8 @@ class Table:
         """The images below the root, by their paths, names and stems, each spelt alike."""
         index = defaultdict[str, list[str]](list)
         for path in images_below(self.root, Counter(), self.bands):
-            for key in {path, Path(path).name, Path(path).stem}:
+            name = os.path.basename(path)
+            for key in {path, name, os.path.splitext(name)[0]}:
                 index[spelt(key)].append(path)
         return index
 
@@ -286,9 +288,10 @@ class Table:
         for folder in {os.path.dirname(path) for path in paths}:
             names = filter(is_image, os.listdir(folder or os.curdir))
             images.update(os.path.join(folder, name) for name in names)
-        if not (others := sorted(images.difference(paths))):
+        others = images.difference(paths)
+        if not others:
             return ""
-        example = others[0].removeprefix(prefix)
+        example = min(others).removeprefix(prefix)
         return f"images without a class are left out: {len(others):,}, such as {example}"
 
 
