@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from lightkeeper.exact import UserError
-from lightning.pytorch.cli import OptimizerCallable
-from torch.optim import Adam
 
 from project import predict
 from project.data import FolderDataModule, ImageDataModule
@@ -38,15 +36,8 @@ class OwnModel(ImageClassifier):
         kwargs: As of ImageClassifier.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        gamma: float = 1.0,
-        layer_decay: float = 0.2,
-        optimizer: OptimizerCallable = lambda params: Adam(params, lr=0.25, eps=0.5),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, layer_decay=layer_decay, optimizer=optimizer, **kwargs)  # type: ignore[misc]
+    def __init__(self, *args: Any, gamma: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
 
 
 OWN_MODEL = f"{__name__}.OwnModel"

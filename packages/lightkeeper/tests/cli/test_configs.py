@@ -16,6 +16,10 @@ class ParsingOnly(ToyFit):
         pass
 
 
+def split(words: str) -> list[str]:
+    return re.split(" (?=--)", words)
+
+
 @cases(
     "options epochs",
     ("--trainer.max_steps=100", -1),
@@ -27,7 +31,7 @@ class ParsingOnly(ToyFit):
     ("--trainer.min_epochs=9", 9),
 )
 def test_the_default_number_of_epochs_gives_way_to_another_limit(options, epochs):
-    assert ParsingOnly(re.split(" (?=--)", options)).config.trainer.max_epochs == epochs
+    assert ParsingOnly(split(options)).config.trainer.max_epochs == epochs
 
 
 LIMITS = [

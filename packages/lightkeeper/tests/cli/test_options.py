@@ -1,6 +1,5 @@
 """What was given to a class is kept, in whatever order of configs, classes and arguments."""
 
-import re
 from typing import Any, ClassVar
 
 import pytest
@@ -8,7 +7,7 @@ import yaml
 from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Adam
 
-from tests.cli.test_configs import ParsingOnly
+from tests.cli.test_configs import ParsingOnly, split
 from tests.stubs import Files
 from tests.toy import ToyClassifier, ToyData, cases
 
@@ -61,10 +60,6 @@ def require_values(args: list[str], expected: str) -> None:
         for part in name.split("."):
             option = option.init_args[part] if "class_path" in option else option[part]
         assert (name, plain(option)) == (name, value)
-
-
-def split(words: str) -> list[str]:
-    return re.split(" (?=--)", words)
 
 
 TOY = f"{ToyData.__module__}.ToyData"
