@@ -18,8 +18,9 @@ from training import train
 from project.analysis.comparison import formatted, mcnemar
 
 OF_SPLITS = (
-    *("root", "path_column", "label_column", "split_column", "group", "label_from"),
-    *("split_seed", "val_fraction", "test_fraction"),
+    *("--data.root", "--data.path_column", "--data.label_column", "--data.split_column"),
+    *("--data.group", "--data.label_from"),
+    *("--data.split_seed", "--data.val_fraction", "--data.test_fraction"),
 )
 
 
@@ -34,7 +35,7 @@ def of_splits(options: list[str]) -> list[str]:
     kept = []
     for word, following in zip(options, [*options[1:], ""], strict=True):
         name, equals, _ = word.partition("=")
-        if name.removeprefix("--data.") in OF_SPLITS and name.startswith("--data."):
+        if name in OF_SPLITS:
             kept += [word] if equals else [word, following]
     return kept
 

@@ -285,7 +285,11 @@ class FitCommand(Command):
         self.note(f"continuing {self.run.path} in {step}{news}")
 
     def _say_how_to_resume(self, error: BaseException) -> None:
-        """Says how to resume a run that was stopped, or adds it to an error of the machine."""
+        """Says how to resume a run that was stopped, or adds it to an error of the machine.
+
+        Raises:
+            LocalError: The run's folder is gone, which explains the error.
+        """
         advice = way_to_resume(self.trainer, self.run, str(self.parser.prog))
         if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C
             # Lightning counts from 0 until it has read the checkpoint

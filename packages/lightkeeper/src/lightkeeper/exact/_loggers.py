@@ -90,8 +90,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
             self._earlier = None
         # also before there is a writer, as where a command finds nothing to resume
         earlier = self._sizes() if self._earlier is None else self._earlier
-        there = earlier or self._sizes()  # a tuner restores them once more
-        for name in [name for name, size in state_dict.items() if there.get(name, 0) < size]:
+        for name in [name for name, size in state_dict.items() if earlier.get(name, 0) < size]:
             note(f"'{Path(self.log_dir, name)}' is lost or cut, and with it curves of before")
         for name, size in earlier.items():
             path = Path(self.log_dir, name)

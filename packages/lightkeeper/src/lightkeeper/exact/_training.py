@@ -52,6 +52,10 @@ def _keeps_lists(metric: Metric) -> bool:
     return all(isinstance(state, list) for state in metric.metric_state.values())
 
 
+def _averagings(trainer: Trainer) -> list[WeightAveraging]:
+    return [part for part in callbacks_of(trainer) if isinstance(part, WeightAveraging)]
+
+
 class ExactTraining(Callback):
     """Trains and validates as the documentation says where Lightning does otherwise.
 
@@ -85,17 +89,17 @@ class ExactTraining(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ends a training that had ended, as Lightning does the first time."""
-        for part in callbacks_of(trainer):
-            if isinstance(part, WeightAveraging) and not self._began:
-                part.on_train_end(trainer, pl_module)
+        for part in _averagings(trainer) if not self._began else ():
+            part.on_train_end(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finds the callbacks that it corrects."""
         self._began = True
-        callbacks = callbacks_of(trainer)
-        self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
+        self._waiting = _averagings(trainer)
         self._schedulers = [
-            part for part in callbacks if isinstance(part, GradientAccumulationScheduler)
+            part
+            for part in callbacks_of(trainer)
+            if isinstance(part, GradientAccumulationScheduler)
         ]
 
     def on_train_batch_start(
@@ -133,8 +137,7 @@ class ExactTraining(Callback):
         """Gives all processes the first one's buffers, and those of its averages."""
         settle_types(trainer, pl_module)
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
-            parts = [part for part in callbacks_of(trainer) if isinstance(part, WeightAveraging)]
-            averages = filter(None, map(average_of, parts))
+            averages = filter(None, map(average_of, _averagings(trainer)))
             for buffer in (*wrapper.buffers(), *chain(*(part.buffers() for part in averages))):
                 distributed.broadcast(buffer, 0)  # Lightning's broadcast is of objects
 
