@@ -49,6 +49,8 @@ def main(options: Namespace) -> None:
     from project.analysis.tables import escaped
 
     runs = comparison.finished(options.runs)
+    if options.mcnemar and len(runs) < 2:
+        raise UserError("it compares two runs or more, got one", "--mcnemar")
     metrics, settings = comparison.read_runs(runs, options.split)
     groups = comparison.groups_of(settings)
     table = comparison.summary(metrics, groups)
