@@ -91,8 +91,9 @@ def test_two_checkpoints_are_compared_on_the_same_images_alone(tiny_run, workpla
     shutil.copytree(tiny_run, workplace / "copy")
     call(compare, tiny_run, "copy", "--mcnemar", "--split=val")
     assert capsys.readouterr().out.split()[-3:] == ["0", "0", "1.0"]
-    alone = one_line(lambda: call(compare, tiny_run, "--mcnemar"), capsys)
-    assert "--mcnemar: it compares two runs or more" in alone
+    assert "--mcnemar: it compares two" in one_line(
+        lambda: call(compare, tiny_run, "--mcnemar"), capsys
+    )
     correct = read_json(tiny_run / "metrics.json")["val"]["correct"]
     assert sum(correct_images([str(tiny_run)], "val")[str(tiny_run)]) == correct
 

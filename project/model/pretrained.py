@@ -118,8 +118,9 @@ def _from_torchvision(arch: str, name: str) -> Pretrained:
         std=half if arch in INCEPTIONS else list(preset.std),
     )
     # not by torchvision's loader, which unpickles whatever is in the cache
-    read = partial(read_weights, entry.url)
-    return Pretrained(f"{entry.name} of {arch}", lambda: read().tensors, lambda: preprocessing)
+    return Pretrained(
+        f"{entry.name} of {arch}", lambda: read_weights(entry.url).tensors, lambda: preprocessing
+    )
 
 
 def _from_timm(arch: str, tag: str) -> Pretrained:
@@ -140,8 +141,7 @@ def _from_timm(arch: str, tag: str) -> Pretrained:
                 " elsewhere and name it in --model.weights"
             ) from error
 
-    preprocessing = from_timm(entry.to_dict())
-    return Pretrained(f"{entry.tag} of {arch}", weights, lambda: preprocessing)
+    return Pretrained(f"{entry.tag} of {arch}", weights, partial(from_timm, entry.to_dict()))
 
 
 def start_from(network: nn.Module, arch: str, weights: str, class_names: Sequence[str]) -> None:
@@ -389,3 +389,8 @@ def fill_in_preprocessing_of_weights(config: Namespace, earlier: Mapping[str, ob
             _fill_in(options, {name: earlier.get(f"data.{name}") for name in _OPTIONS})
         elif preprocessing := find_weights(model.arch, model.weights).preprocessing():
             fill_in_preprocessing(options, preprocessing)
+        elif None in (options.get("mean"), options.get("std")):
+            rank_zero_only(note)(
+                f"'{model.weights}' does not say how images are prepared for it: give --data.mean"
+                " and --data.std, and what else its training had, unless these are the defaults"
+            )

@@ -421,7 +421,7 @@ def weights(workplace, hub) -> Path:
     return file
 
 
-def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run):
+def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run, capsys):
     def parsed(*args: str):
         cli = FitCLI([*ARCH, *TINY_TRAINER, *args])
         return cli.config.data.init_args, cli.model.preprocessing
@@ -435,11 +435,15 @@ def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run)
         FLOWERS, "--data.train_size=16", *SLIM, f"--model.weights={tiny_run}/checkpoints/best.ckpt"
     )
     assert (options.image_size, found["mean"]) == (32, [0.5, 0.5, 0.5])
+    parsed(*DATA, f"--model.weights={weights}")
+    assert capsys.readouterr().err.count("does not say how images are prepared") == 1
 
 
 def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(weights, capsys):
-    image = ["--data.image_size=64", "--data.interpolation=bicubic"]
-    flags = [*DATA, *ARCH, "--model.freeze=backbone", *TINY_TRAINER, *QUIET, *image, "--name=run"]
+    flags = [
+        *(*DATA, *ARCH, *TINY_TRAINER, *QUIET, "--model.freeze=backbone", "--name=run"),
+        *("--data.image_size=64", "--data.interpolation=bicubic"),
+    ]
     run = fit(*flags).run
     assert "but with a new head for 3 classes (classifier.3" in capsys.readouterr().err
     prepared = read_checkpoint(run.best)[ABOUT]["preprocessing"]
