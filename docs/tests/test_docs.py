@@ -15,6 +15,7 @@ from torchvision.models import resnet18
 from benchmarks.__main__ import parser as parse_benchmarks
 from examples import unsure
 from examples.tests.files import write_csv, write_imagenet, write_pets
+from examples.tests.test_examples import FILES as EXAMPLES
 from project import check_data, compare, export, predict, report
 from project.data import FlowersDataModule, SyntheticFlowersDataModule
 from project.fit import FitCLI
@@ -281,6 +282,16 @@ def test_every_link_and_every_file_that_a_page_or_a_script_names_leads_somewhere
     named = r"`([\w/]+/\w+\.(?:py|yaml|md))`|((?:configs|examples)/[\w/]+\.yaml)"
     for name in map("".join, re.findall(named, text)):
         assert any((folder / name).exists() for folder in folders), name
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_page_counts_the_lines_of_an_example_without_blank_ones_comments_and_docstrings(file):
+    code = re.sub(r'"""[\s\S]*?"""|^ *#.*', "", file.read_text(), flags=re.M)
+    lines = [line for line in code.splitlines() if line.strip()]
+    assert len(lines) <= 60
+    pages = [(ROOT / page).read_text() for page in ("README.md", "docs/change_it.md")]
+    (row,) = re.findall(rf"^\|.*\bexamples/{file.name}[`)].*", "\n".join(pages), re.M)
+    assert row.split("|")[3].strip() == str(len(lines))
 
 
 @pytest.mark.parametrize("config", IMAGENET, ids=lambda config: config.stem)

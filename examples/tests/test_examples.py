@@ -231,16 +231,6 @@ def test_the_command_of_ones_own_lists_the_least_confident_images_first(
     assert "folder: there are no images" in one_line(lambda: call(unsure, best, "none"), capsys)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_page_counts_the_lines_of_an_example_without_blank_ones_comments_and_docstrings(file):
-    code = re.sub(r'"""[\s\S]*?"""|^ *#.*', "", file.read_text(), flags=re.M)
-    lines = [line for line in code.splitlines() if line.strip()]
-    assert len(lines) <= 60
-    pages = [(ROOT / page).read_text() for page in ("README.md", "docs/change_it.md")]
-    (row,) = re.findall(rf"^\|.*\bexamples/{file.name}[`)].*", "\n".join(pages), re.M)
-    assert row.split("|")[3].strip() == str(len(lines))
-
-
 def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
     data_for("multilabel_csv")
     data = LabelsCSV(image_size=32)

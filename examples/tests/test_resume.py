@@ -38,10 +38,10 @@ class Row(NamedTuple):
     fails: Iterable[int] = ()
 
 
-(EXAMPLE,) = re.findall(
-    r"^```python\n([^`]+class GrowingBatches[^`]+)", (ROOT / "docs/change_it.md").read_text(), re.M
-)
-exec(EXAMPLE)
+PAGE = ROOT / "docs" / "change_it.md"  # of which an example is run here
+if PAGE.exists():
+    (EXAMPLE,) = re.findall(r"^```python\n([^`]+class GrowingBatches[^`]+)", PAGE.read_text(), re.M)
+    exec(EXAMPLE)
 GROWING = (
     f"--trainer.callbacks+={__name__}.GrowingBatches"
     " --trainer.reload_dataloaders_every_n_epochs=1 --data.batch_size=8"
@@ -113,7 +113,11 @@ ROWS = {
 
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, marks=[pytest.mark.slow] * row.slow, id=name) for name, row in ROWS.items()],
+    [
+        pytest.param(row, marks=[pytest.mark.slow] * row.slow, id=name)
+        for name, row in ROWS.items()
+        if PAGE.exists() or GROWING not in row.flags
+    ],
 )
 def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
     torch.save(SmallNetwork(8).state_dict(), "weights.pth")  # for the row that needs some

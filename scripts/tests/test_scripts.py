@@ -57,6 +57,7 @@ from tests.conftest import (
 )
 
 SWEEP = ROOT / "examples" / "launch" / "sweep.py"
+needs_examples = pytest.mark.skipif(not SWEEP.exists(), reason="examples/ were not kept")
 OPTIONS = [FLOWERS, "--data.train_size=256", *TINY_DATA[1:4], *TINY_TRAINER, *QUIET, *SLIM]
 COMMAND = [sys.executable, str(SWEEP), "--name=lr", *OPTIONS, "--trainer.max_epochs=4"]
 
@@ -168,6 +169,7 @@ def test_a_stopped_script_says_that_it_goes_on_itself_with_a_run_that_has_begun(
     assert capsys.readouterr().err.splitlines() == [said]
 
 
+@needs_examples
 @pytest.mark.parametrize("name", imagenet_recipes.RECIPES)
 def test_a_recipe_of_imagenet_is_scaled_down_as_its_script_says(name):
     config = yaml.safe_load((ROOT / "configs" / "imagenet" / f"{name}.yaml").read_text())
@@ -197,6 +199,7 @@ def test_a_recipe_of_imagenet_is_scaled_down_as_its_script_says(name):
     assert found == pytest.approx(expected, rel=1e-3)
 
 
+@needs_examples
 @pytest.mark.slow
 def test_the_recipes_of_imagenet_are_trained_once_and_summed_up(workplace, monkeypatch, capsys):
     for folder in ("configs", "examples"):
@@ -224,7 +227,13 @@ def test_the_recipes_of_imagenet_are_trained_once_and_summed_up(workplace, monke
 
 @cases(
     "option text",
-    ("--model=examples.multilabel.MultilabelClassifier", "a model of images with one class each"),
+    pytest.param(
+        *(
+            "--model=examples.multilabel.MultilabelClassifier",
+            "a model of images with one class each",
+        ),
+        marks=needs_examples,
+    ),
     ("--model=nowhere.Mine", "there is no ImageClassifier 'nowhere.Mine'"),
     ("--data.no_option=3", "Option 'no_option' is not accepted"),
 )
@@ -334,11 +343,13 @@ def trials():
     return optuna.load_study(study_name="sweep", storage="sqlite:///runs/lr/study.db").trials
 
 
+@needs_examples
 def test_a_sweep_refuses_an_option_that_it_has_values_of(workplace):
     with pytest.raises(UserError, match="is in SPACE"):
         runpy.run_path(str(SWEEP))["main"](["--name=lr", "--data.batch_size=16"])
 
 
+@needs_examples
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGKILL, -9)]
@@ -374,6 +385,7 @@ def sweep(*args: str, run_apart=None) -> optuna.Study:
     return study
 
 
+@needs_examples
 def test_a_trial_that_was_stopped_before_it_could_save_is_no_failure(workplace):
     def trained(command, is_done) -> int:
         run = Path("runs/lr/trial_000")
@@ -394,6 +406,7 @@ def test_a_trial_that_was_stopped_before_it_could_save_is_no_failure(workplace):
         sweep("--trials=2", "--trainer.max_epochs=3", run_apart=trained)
 
 
+@needs_examples
 def test_a_second_sweep_of_one_name_is_refused_in_one_line(workplace, capsys):
     def second(*_) -> int:
         said = one_line(lambda: sweep(run_apart=lambda *_: 0), capsys)
@@ -405,6 +418,7 @@ def test_a_second_sweep_of_one_name_is_refused_in_one_line(workplace, capsys):
     assert [trial.state.name for trial in trials()] == ["FAIL"]
 
 
+@needs_examples
 def test_a_sweep_waits_for_a_run_that_is_still_being_trained(workplace, monkeypatch):
     def hold() -> None:
         run = RunFolder("runs/lr", "trial_000")
