@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from lightkeeper.exact import ExactDataLoader, UserError, newest_checkpoint
+from lightkeeper.exact import ExactDataLoader, ExactTraining, UserError, newest_checkpoint
 from lightning.pytorch import LightningModule, Trainer
-from sklearn.metrics import accuracy_score, roc_auc_score
+from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+from torchmetrics.retrieval import RetrievalMAP
 
 from tests.toy import differences
 
@@ -107,6 +108,9 @@ def test_a_run_that_is_killed_again_and_again_ends_in_the_same_bits(options, run
         assert differences(outcome(tmp_path / "whole"), outcome(folder)) == []
 
 
+QUERIES = 2
+
+
 class Scores(LightningModule):
     """Counts samples, and measures given probabilities with stock metrics."""
 
@@ -114,12 +118,15 @@ class Scores(LightningModule):
         super().__init__()
         self.accuracy = MulticlassAccuracy(3, average="micro")
         self.auroc = MulticlassAUROC(3)
+        self.retrieved = RetrievalMAP()
 
     def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
         probabilities, labels = batch
         self.accuracy.update(probabilities, labels)
         self.auroc.update(probabilities, labels)
-        self.log_dict({"accuracy": self.accuracy, "auroc": self.auroc})
+        queries = (1000 * probabilities[:, 1]).long() % QUERIES
+        self.retrieved.update(probabilities[:, 0], labels == 0, queries)
+        self.log_dict({"accuracy": self.accuracy, "auroc": self.auroc, "map": self.retrieved})
         self.log("count", float(len(labels)), reduce_fx="sum", sync_dist=True)
 
 
@@ -133,6 +140,7 @@ def measure(folder: str, devices: int, size: int) -> None:
         accelerator="cpu",
         devices=devices,
         strategy=strategy,
+        callbacks=[ExactTraining()],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -152,6 +160,12 @@ def test_stock_metrics_count_each_sample_once_on_any_number_of_processes(devices
     assert result["accuracy"] == pytest.approx(accuracy_score(labels, probabilities.argmax(1)))
     expected = roc_auc_score(labels, probabilities, multi_class="ovr")
     assert result["auroc"] == pytest.approx(expected, abs=1e-6)
+    queries = (1000 * probabilities[:, 1]).long() % QUERIES
+    precisions = [
+        average_precision_score(labels[queries == query] == 0, probabilities[queries == query, 0])
+        for query in range(QUERIES)
+    ]
+    assert result["map"] == pytest.approx(sum(precisions) / QUERIES, abs=1e-6)
 
 
 class Endless(IterableDataset[int]):

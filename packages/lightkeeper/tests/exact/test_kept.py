@@ -2,10 +2,11 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ from lightkeeper.exact import (
     newest_checkpoint,
 )
 from lightkeeper.exact._last_checkpoint import _gradients_of
+from lightkeeper.exact._metric_states import load_metrics, save_metrics
+from lightkeeper.exact._training import restore_numbers
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     EarlyStopping,
@@ -30,7 +33,15 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, NAdam
-from torchmetrics import MeanMetric, Metric
+from torch.utils.data import DataLoader
+from torchmetrics import (
+    ExplainedVariance,
+    MeanMetric,
+    MeanSquaredError,
+    Metric,
+    PearsonCorrCoef,
+    R2Score,
+)
 from torchmetrics.aggregation import RunningMean
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from torchmetrics.wrappers import ClasswiseWrapper, MetricTracker, MinMaxMetric, Running
@@ -546,3 +557,156 @@ def test_further_fits_of_one_trainer_go_on_with_its_curve_from_where_they_begin(
     else:
         steps = [step for step, _ in curve(tmp_path, "loss")]
     assert steps == [*range(40)]
+
+
+class Placed(DataLoader[Any]):
+    """Knows its place, as torchdata's loaders."""
+
+    begins = place = 0
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self.place, self.begins = self.begins, 0
+        return self.left()
+
+    def left(self) -> Iterator[Any]:
+        for number, batch in enumerate(super().__iter__()):
+            if number >= self.place:
+                self.place += 1
+                yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begins = state["place"]
+
+
+class Summing(Logged):
+    """Keeps gradients over two batches, though Lightning steps."""
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
+        if batch_idx % 2 == 0:
+            optimizer.zero_grad()
+
+
+class Noisy:
+    """Collates, and adds random numbers of its own."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
+
+    def __call__(self, samples: list[Tensor]) -> Tensor:
+        return torch.stack(samples) + torch.rand(1, generator=self.generator)
+
+
+DATA: Any = torch.arange(40.0)
+LOADERS: dict[str, Callable[[Trainer], Any]] = {
+    "in order": lambda trainer: ExactDataLoader(DATA[:38], trainer, batch_size=4),
+    "of one's own": lambda trainer: Placed(DATA, 4),
+    "shuffled, of noise": lambda trainer: ExactDataLoader(
+        DATA, trainer, batch_size=4, shuffle=True, collate_fn=Noisy()
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_run_goes_on_with_the_next_batch_of_whichever_loader(tmp_path, kind):
+    def end(folder: Path, stop: int) -> dict[str, Any]:
+        torch.manual_seed(0)
+        trainer = toy_trainer(
+            max_epochs=3,
+            default_root_dir=folder,
+            callbacks=[LastCheckpoint(), StopAfter(stop)],
+            plugins=AtomicCheckpointIO(folder),
+        )
+        model = Summing()
+        trainer.fit(model, LOADERS[kind](trainer), ckpt_path=newest_checkpoint(folder))
+        return model.state_dict()
+
+    require_same_end(end, tmp_path, 3, 10, 11, 25)
+
+
+class Counted(Metric):
+    """Counts what it sees, as a metric that leaves torchmetrics' defaults and is saved."""
+
+    number: Tensor
+    each: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("number", torch.tensor(0), dist_reduce_fx="sum", persistent=True)
+        self.add_state("each", torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, predicted: Tensor, target: Tensor) -> None:
+        self.number += len(predicted)
+        self.each = self.each + (predicted - target).sum(0)
+
+    def compute(self) -> Tensor:
+        return torch.stack([self.number, *self.each])
+
+
+@cases(
+    "make",
+    Counted,
+    lambda: R2Score(multioutput="raw_values"),
+    lambda: ExplainedVariance(multioutput="raw_values"),
+    lambda: 2 * MeanSquaredError(num_outputs=2),
+)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_each_process_has_counted_is_counted_on_by_however_many(make, processes):
+    values = torch.randn(4, 6, 2, generator=torch.Generator().manual_seed(0))
+    *before, again, whole = (nn.ModuleList([make()]) for _ in range(processes + 2))
+    saved = []
+    for module, batch in zip(before, values, strict=False):
+        cast(Any, module[0]).update(batch, batch.roll(1))
+        saved += save_metrics(module)
+    for batch in values[:processes]:
+        cast(Any, whole[0]).update(batch, batch.roll(1))
+    again.load_state_dict(before[0].state_dict())
+    load_metrics(cast(Any, Mock(world_size=1, global_rank=0)), again, saved)
+    found, expected = (cast(Any, module[0]).compute() for module in (again, whole))
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_cannot_be_merged_is_left_out_and_said(capsys):
+    first, second, again = (nn.ModuleList([PearsonCorrCoef()]) for _ in range(3))
+    for module, values in ((first, torch.arange(9.0)), (second, torch.rand(9))):
+        cast(Any, module[0]).update(values, values.square())
+    saved = save_metrics(first) + save_metrics(second)
+    load_metrics(cast(Any, Mock(world_size=1, global_rank=0)), again, saved)
+    assert "what 0 had counted in this epoch is left out" in capsys.readouterr().err
+    assert cast(Any, again[0]).compute() == cast(Any, first[0]).compute()
+
+
+class Adaptive(Logged):
+    """Has an optimizer with states."""
+
+    def configure_optimizers(self) -> Any:
+        return NAdam(self.parameters(), lr=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_a_second_fit_follows_one_that_found_its_run_finished(tmp_path):
+    def end(folder: Path, phases: int) -> dict[str, Any]:
+        torch.manual_seed(0)
+        trainer = toy_trainer(
+            max_epochs=1,
+            default_root_dir=folder,
+            callbacks=[LastCheckpoint()],
+            plugins=AtomicCheckpointIO(folder),
+        )
+        trainer.fit(model := Adaptive(), numbers(trainer), ckpt_path=newest_checkpoint(folder))
+        if phases > 1:
+            trainer.fit_loop.max_epochs = 2
+            trainer.fit(model, numbers(trainer))
+        return model.state_dict()
+
+    whole = end(tmp_path / "whole", 2)
+    end(tmp_path / "stopped", 1)
+    assert differences(whole, end(tmp_path / "stopped", 2)) == []
+
+
+def test_numbers_of_optimizers_that_other_processes_have_are_theirs():
+    optimizer = SGD(nn.Linear(1, 1).parameters(), 0.1)
+    restore_numbers(cast(Any, Mock(optimizers=[optimizer])), [{"state": {0: None}}])

@@ -11,6 +11,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ._checkpoint_io import Checkpoint, first_sound
 from ._errors import UserError, listed, require
@@ -34,6 +35,7 @@ from ._upstream_loop import (
     logged_metrics,
     make_exact,
     open_validation,
+    uncount_fetched,
     validated_metrics,
 )
 
@@ -90,8 +92,8 @@ class LastCheckpoint(Callback):
 
     It adds to each checkpoint what else resuming needs: the states of the model's torchmetrics and
     of the values that it logs ``on_epoch``, the newest metrics, and the places of loggers that
-    resume. To those that it saves itself also the gradients of a module that steps by hand, which
-    may be a sum over batches that is not stepped with yet.
+    resume. To those that it saves itself also the gradients of a module that steps by hand or has
+    ``optimizer_zero_grad``, which may be a sum over batches that is not stepped with yet.
 
     Args:
         every_minutes: The longest time in minutes between two saves.
@@ -115,8 +117,9 @@ class LastCheckpoint(Callback):
         convert_to_double(trainer, pl_module)
         make_exact(trainer)
         end_with_first(trainer)
-        if stage == "fit":
-            self._request.made = False  # what stopped a run before does not stop another
+        if stage == "fit":  # another one, perhaps
+            self._request.made = False
+            self._loaded = {}
         self._request.listen()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: object) -> None:
@@ -192,8 +195,10 @@ class LastCheckpoint(Callback):
         checkpoint[_STEPS_SAVED] = steps_saved(trainer)
         if not self._is_saving:
             checkpoint[_LOGGED] = logged_metrics(trainer)
-        elif not pl_module.automatic_optimization:
-            checkpoint[_GRADIENTS] = _gradients_of(pl_module)
+        else:
+            uncount_fetched(trainer, checkpoint)
+            if _keeps_gradients(pl_module):
+                checkpoint[_GRADIENTS] = _gradients_of(pl_module)
         newest = trainer.callback_metrics.items()
         checkpoint[_METRICS] = cpu_copies({name: torch.as_tensor(x) for name, x in newest})
 
@@ -281,6 +286,11 @@ def require_own_files(callbacks: Iterable[Callback], root: str, names: Set[str])
                     f"{type(part).__name__} would write {listed(taken)}.ckpt, a checkpoint of the"
                     " run; give it another filename or dirpath"
                 )
+
+
+def _keeps_gradients(module: LightningModule) -> bool:
+    """Returns True if a module decides itself when gradients begin anew."""
+    return not module.automatic_optimization or is_overridden("optimizer_zero_grad", module)
 
 
 def _gradients_of(module: LightningModule) -> list[State]:

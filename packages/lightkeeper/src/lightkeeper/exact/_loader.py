@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
+from math import ceil
 from typing import Any, cast
 
 import torch
@@ -45,6 +46,7 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         same_each_epoch: If true, each epoch has the samples and the order of the first.
         draw: Returns the samples of an epoch by its number, int64 (N,); by default all, shuffled.
         begins_again: Returns False if an epoch takes the samples once, however long it is.
+        leaves_rest: If false, the rest after the last whole batch is used, too.
     """
 
     def __init__(
@@ -58,9 +60,10 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         same_each_epoch: bool = False,
         draw: Callable[[int], Tensor] | None = None,
         begins_again: Callable[[], bool] = lambda: True,
+        leaves_rest: bool = True,
     ) -> None:
-        whole_batches = range(size // batch_size * batch_size)
-        dataset = cast("Dataset[tuple[int, int]]", whole_batches)
+        used = range(size // batch_size * batch_size if leaves_rest else size)
+        dataset = cast("Dataset[tuple[int, int]]", used)
         super().__init__(dataset, world_size, rank, seed=seed, drop_last=True)
         self.size = size
         self.batch_size = batch_size // world_size
@@ -73,10 +76,11 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         epoch, batches_done = self.position()
         order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
         # Lightning begins a loader again that has fewer batches than one beside it
-        rounds, start = divmod(batches_done * self.batch_size, max(1, self.num_samples))
+        rounds, done = divmod(batches_done, max(1, ceil(self.num_samples / self.batch_size)))
         if rounds and not self.begins_again():
             return iter(())
-        indices = order[self.rank :: self.num_replicas][start:] + rounds * self.size
+        own = order[self.rank :: self.num_replicas]
+        indices = own[done * self.batch_size :] + rounds * self.size
         return zip(repeat(epoch), indices.tolist())
 
 
@@ -94,6 +98,26 @@ class EvaluationSampler(DistributedSampler[int], SequentialSampler):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order[self.rank :: self.num_replicas].tolist())
+
+
+class _OrderedSampler(EvaluationSampler):
+    """Where its loader is one of training, goes on where training stands, in the same order."""
+
+    def __init__(self, training: TrainingSampler, trains: Callable[[], bool]) -> None:
+        super().__init__(torch.arange(training.size), training.num_replicas, 0)
+        self.training = training
+        self.trains = trains
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.trains():
+            return super().__iter__()
+        self.training.rank = self.rank
+        return iter(self.training)  # type: ignore[arg-type]  # keys, no indices
+
+
+def in_order(size: int, _epoch: int) -> Tensor:
+    """Returns each epoch's samples as they come, int64 (size,)."""
+    return torch.arange(size)
 
 
 def shuffled(size: int, seed: int, epoch: int) -> Tensor:
@@ -125,7 +149,8 @@ class ExactDataLoader(LazyDataLoader):
         trainer: The trainer that the loader is for.
         batch_size: Samples in a batch of all devices together, a multiple of their number.
         shuffle: If true, this is a training set: in another order in each epoch, of which the rest
-            after the last whole batch is left out. Otherwise each sample comes once, in order.
+            after the last whole batch is left out. Otherwise each sample comes once, in order; if
+            it trains, each process has as many.
         seed: Decides order and random numbers; by default that of ``seed_everything``, or 0.
         num_workers: Processes that load; they persist between epochs.
         options: Other arguments of torch's ``DataLoader``, such as ``collate_fn``.
@@ -177,17 +202,21 @@ class ExactDataLoader(LazyDataLoader):
         self._order = {"seed": self.seed, "batch_size": batch_size, "samples": size}
         position = partial(position_of, trainer)
         overfits: bool = trainer.overfit_batches > 0  # type: ignore[attr-defined]  # by a connector
+        make = partial(
+            TrainingSampler,
+            *(size, batch_size, self.seed, position, devices, 0, overfits),
+            begins_again=partial(begins_again, trainer),
+        )
         sampler = (
-            TrainingSampler(
-                *(size, batch_size, self.seed, position, devices, 0, overfits),
-                begins_again=partial(begins_again, trainer),
-            )
+            make()
             if shuffle
-            else EvaluationSampler(torch.arange(size), devices, 0)
+            else _OrderedSampler(
+                make(draw=partial(in_order, size), leaves_rest=False), self._is_trained_on
+            )
         )
         batches: dict[str, Any] = {"batch_size": batch_size // devices, "sampler": sampler}
         super().__init__(
-            _SeededDataset(dataset, self.seed),
+            _SeededDataset(dataset, self.seed, options.get("collate_fn")),
             num_workers=num_workers,
             **({} if is_predicting else batches),
             **worker_options(num_workers, options.pop("worker_init_fn", None)) | options,
@@ -198,6 +227,11 @@ class ExactDataLoader(LazyDataLoader):
         # which a trainer knows when it has started its processes
         self.batch_sampler.sampler.rank = self.trainer.global_rank  # type: ignore[union-attr]
         return super().__iter__()
+
+    def _is_trained_on(self) -> bool:
+        return self.trainer.training and any(
+            part is self for part in training_loaders(self.trainer)
+        )
 
     def state_dict(self) -> dict[str, int]:
         """Returns what the order of samples follows from, beside the trainer's epoch and batch."""
@@ -214,9 +248,14 @@ class ExactDataLoader(LazyDataLoader):
             note(f"{listed(changes)}: the rest of this epoch may repeat or leave out samples")
 
 
+def training_loaders(trainer: Trainer) -> list[object]:
+    """Returns the loaders that a trainer trains on."""
+    return CombinedLoader(trainer.train_dataloader).flattened
+
+
 def note_inexact_loaders(trainer: Trainer) -> None:
     """Notes a training loader that does not know where a run resumes within an epoch."""
-    for loader in CombinedLoader(trainer.train_dataloader).flattened:
+    for loader in training_loaders(trainer):
         sampler = getattr(loader, "sampler", None)
         knows_place = isinstance(sampler, TrainingSampler) or hasattr(loader, "state_dict")
         if trainer.is_global_zero and not knows_place:
@@ -249,8 +288,9 @@ class _SeededDataset(Dataset[object]):
     _seed: int
     _held: list[object]
 
-    def __init__(self, dataset: Dataset[object], seed: int) -> None:
-        vars(self).update(_seeded=dataset, _seed=seed, _held=held_generators(dataset))
+    def __init__(self, dataset: Dataset[object], seed: int, collate: object = None) -> None:
+        # what collates draws as the last sample of its batch has it
+        vars(self).update(_seeded=dataset, _seed=seed, _held=held_generators(dataset, collate))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_seeded":  # as where it is unpickled

@@ -5,16 +5,18 @@ be one over what is left of it.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, distributed, nn
 from torchmetrics import Metric, MetricCollection
+from torchmetrics.retrieval.base import RetrievalMetric
 from torchmetrics.wrappers import MetricTracker, MinMaxMetric, Running
 from torchmetrics.wrappers.abstract import WrapperMetric
 
-from ._upstream import set_update_count
+from ._errors import note
+from ._upstream import cannot_merge, merge_into, set_update_count
 
 T = TypeVar("T")
 State = dict[str, Tensor]
@@ -70,6 +72,34 @@ def save_metrics(module: nn.Module, left_out: Iterable[str] = ()) -> list[States
 
 def load_metrics(trainer: Trainer, module: nn.Module, saved: list[States]) -> None:
     """Restores the states that a checkpoint has, in place of those that there are."""
+    _restore_steps(module, saved)
+    parts = {name: part for name, part in module.named_modules() if isinstance(part, Metric)}
+    of_saved = [name for states in saved for name in states if name in parts]
+    for name in {*of_saved, *(name for name, _ in _kept(module))}:
+        parts[name].reset()  # also what the weights have brought, of which a process has a part
+    restored: set[str] = set()
+    for states in shares_of(trainer, saved):
+        for name, state in states.items():
+            if (part := parts.get(name)) is None:
+                continue
+            # the metrics of a wrapper are in the states, too
+            is_merged = name in restored and not isinstance(part, WrapperMetric)
+            if not _fits(part, state) or (is_merged and cannot_merge(part)):
+                if trainer.is_global_zero:
+                    note(
+                        f"what {name} had counted in this epoch is left out: it is of another"
+                        " version, or cannot be merged with another process's"
+                    )
+                continue
+            if is_merged:
+                _merge(part, state)
+            elif name not in restored:
+                _set(part, state)
+            restored.add(name)
+
+
+def _restore_steps(module: nn.Module, saved: list[States]) -> None:
+    """Gives trackers as many metrics as they had."""
     for name, part in [*module.named_modules()]:
         if isinstance(part, MetricTracker):
             steps = [
@@ -77,19 +107,17 @@ def load_metrics(trainer: Trainer, module: nn.Module, saved: list[States]) -> No
             ]
             for _ in range(part.n_steps, max(steps, default=0)):
                 part.increment()
-    for _, metric in _kept(module):
-        metric.reset()
-    parts = {name: part for name, part in module.named_modules() if isinstance(part, Metric)}
-    restored: set[str] = set()
-    for states in shares_of(trainer, saved):
-        for name, state in states.items():
-            if name not in parts or not _fits(parts[name], state):
-                continue
-            if name not in restored:
-                _set(parts[name], state)
-            elif not isinstance(parts[name], WrapperMetric):  # whose metrics are in the states, too
-                _merge(parts[name], state)
-            restored.add(name)
+
+
+def join_retrieved(module: nn.Module) -> None:
+    """Joins what each retrieval metric keeps of its batches.
+
+    torchmetrics gathers these lists part by part, of which all processes must have as many.
+    """
+    for part in module.modules():
+        if isinstance(part, RetrievalMetric):
+            for name, parts in part.metric_state.items():
+                setattr(part, name, [torch.cat(cast(list[Tensor], parts))] if parts else [])
 
 
 def cpu_copies(state: State) -> State:
@@ -123,12 +151,18 @@ def _beside_states(metric: Metric) -> Iterator[str]:
 
 
 def _fits(metric: Metric, state: State) -> bool:
-    """Returns False for the state of another version of the metric."""
+    """Returns False for the state of another version of the metric; a state may have grown."""
     return _UPDATES in state and all(
-        key in state and state[key].shape == value.shape
+        key in state and _grows_to(value.shape, state[key].shape)
         for key, value in metric.metric_state.items()
         if isinstance(value, Tensor)
     )
+
+
+def _grows_to(shape: torch.Size, other: torch.Size) -> bool:
+    """Returns True if adding something of another shape to a state may give it that shape."""
+    ends = zip(reversed(shape), reversed(other), strict=False)
+    return len(shape) <= len(other) and all(side in (1, wide) for side, wide in ends)
 
 
 def _set(metric: Metric, state: State) -> None:
@@ -145,7 +179,7 @@ def _set(metric: Metric, state: State) -> None:
 def _merge(metric: Metric, state: State) -> None:
     """Merges the state of a rank that no longer exists into a metric."""
     count = metric.update_count + int(state[_UPDATES])
-    metric.merge_state(metric.metric_state | _values(metric, state))
+    merge_into(metric, metric.metric_state | _values(metric, state))
     set_update_count(metric, count)
 
 

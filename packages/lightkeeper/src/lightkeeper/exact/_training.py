@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from ._checkpoint_io import Checkpoint
+from ._metric_states import join_retrieved
 from ._upstream import average_of, callbacks_of, follow_until_averaging, keep_average
 
 _OF_METRICS = {HalfPrecision: torch.float32, DoublePrecision: torch.float64}
@@ -29,7 +30,8 @@ def restore_numbers(trainer: Trainer, saved: Sequence[Checkpoint]) -> None:
     for optimizer, states in zip(trainer.optimizers, saved, strict=False):
         for place, parameter in enumerate(p for g in optimizer.param_groups for p in g["params"]):
             now = optimizer.state.get(parameter, {})
-            for name, value in states["state"].get(place, {}).items():
+            # ZeroRedundancyOptimizer sets those of other processes to None
+            for name, value in (states["state"].get(place) or {}).items():
                 if isinstance(value, Tensor) and value.dtype != now[name].dtype:
                     now[name] = value.to(now[name].device)
 
@@ -69,6 +71,7 @@ class ExactTraining(Callback):
     * Metrics sum up in float32 with ``bf16-true`` and ``16-true``, and in float64 with ``64-true``.
     * All processes validate the first one's buffers, such as BatchNorm's statistics, which DDP does
       not synchronise after the last step.
+    * Retrieval metrics may have seen more batches on some processes than on others.
     * A :class:`~lightning.pytorch.callbacks.GradientAccumulationScheduler` counts from the start in
       an epoch within which a run resumes.
     """
@@ -144,9 +147,24 @@ class ExactTraining(Callback):
     on_test_start = on_validation_start
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
-        """Keeps the types of metrics."""
+        """Keeps the types of metrics, and joins lists before Lightning computes with them."""
         settle_types(trainer, pl_module)
+        batches = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
+        if trainer.sanity_checking:
+            batches = trainer.num_sanity_val_batches
+        if batch_idx + 2 >= batches[dataloader_idx]:  # some processes may have one less
+            join_retrieved(pl_module)
 
     on_test_batch_end = on_validation_batch_end
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Joins lists, of which a process has more that has taken over those of another."""
+        join_retrieved(pl_module)

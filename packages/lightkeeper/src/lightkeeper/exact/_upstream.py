@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing.queues
 import os
 import sys
+from collections.abc import Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ PRIVATE_NAMES = {
     f"{_RESULTS}:_ResultCollection.metrics": "1575466adf8b",
     # set_update_count: by which torchmetrics knows that there is a state
     "torchmetrics.metric:Metric.reset": "74d0d5d25578",
+    # merge_into, cannot_merge: how torchmetrics puts the states of processes together
+    "torchmetrics.metric:Metric._reduce_states": "c56d780986a8",
     # correct_progress: counts the step before a checkpoint twice; the setter restarts the loops
     # below as well
     f"{_EPOCH_LOOP}:_TrainingEpochLoop.reset": "31f50fa57a84",
@@ -173,6 +176,23 @@ def keep_average(checkpoint: dict[str, Any], model: LightningModule) -> None:
 def set_update_count(metric: Metric, count: int) -> None:
     """Tells a metric how often it was updated, after its state was restored."""
     metric._update_count = count
+
+
+def merge_into(metric: Metric, state: Mapping[str, object]) -> None:
+    """Merges a state into a metric's own by its reductions.
+
+    ``merge_state`` refuses metrics that might need all processes in an update, as it cannot know
+    that these have counted by themselves.
+    """
+    metric._reduce_states({**state})
+
+
+def cannot_merge(metric: Metric) -> bool:
+    """Returns True for a metric that stacks the states of processes, which no update expects."""
+    return any(
+        metric._reductions[name] is None and not isinstance(value, list)
+        for name, value in metric.metric_state.items()
+    )
 
 
 def steps_saved(trainer: Trainer) -> dict[str, int]:

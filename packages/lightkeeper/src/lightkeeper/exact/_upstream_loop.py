@@ -15,6 +15,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from torchmetrics import Metric
 
+from ._checkpoint_io import Checkpoint
 from ._metric_states import State, States, cpu_copies, gather, shares_of
 
 Arguments = dict[str, Any]
@@ -72,6 +73,14 @@ def open_validation(trainer: Trainer) -> None:
         trainer.validating = True
         loop.val_loop.setup_data()
         trainer.training = True
+
+
+def uncount_fetched(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Saves where loaders stood before a batch that was fetched and that nothing was done with."""
+    loop = trainer.fit_loop.epoch_loop
+    batches = loop.batch_progress.current
+    if isinstance(loop, _ExactEpochLoop) and batches.ready > batches.completed:
+        checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = loop.places
 
 
 def forget_epoch(trainer: Trainer, logged: Iterable[str]) -> None:
@@ -166,6 +175,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
 
     Attributes:
         validated: Batches of all validations before the run was stopped, by their loader.
+        places: The states of loaders that have one, of before the newest batch.
     """
 
     def __init__(self, trainer: Trainer, other: _TrainingEpochLoop) -> None:
@@ -173,6 +183,13 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         self.val_loop = other.val_loop
         self._results: _ExactResults = _ExactResults()
         self.validated: dict[int, int] = {}
+        self.places: list[Checkpoint] = []
+
+    def advance(self, data_fetcher: Any) -> None:
+        """Remembers the places of loaders before it fetches a batch."""
+        if (loader := self.trainer.fit_loop._combined_loader) is not None:
+            self.places = loader._state_dicts()
+        super().advance(data_fetcher)
 
     def run(self, data_fetcher: Any) -> None:
         """Runs an epoch; what was logged before the run was stopped counts to its end."""
