@@ -226,6 +226,7 @@ extra -> unrecognized arguments: extra
 --config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: [Errno 2] No such file
 --trainer.min_steps=99 -> --trainer.min_steps: must be given with --trainer.max_epochs, which is
 --trainer.limit_test_batches=0 -> --trainer.limit_test_batches: must be above 0
+--trainer.gradient_clip_val=-1 -> --trainer.gradient_clip_val: must be 0 or above, got -1
 --trainer.check_val_every_n_epoch=-1 -> --trainer.check_val_every_n_epoch: must be above 0, got -1
 --trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir: must be a folder of this machine
 --trainer.default_root_dir=/dev/null -> Not a directory: '/dev/null/

@@ -156,6 +156,7 @@ def test_a_command_that_needs_neither_torch_nor_lightning_imports_neither(names,
     "text may",
     ("DataLoader worker (pid 7) is killed by signal: Killed.", True),
     ("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory", True),
+    ("Read error [127.0.0.1]:9946: Connection reset by peer", True),
     ("Too many open files. Communication with the workers is no longer possible.", True),
     ("a bug", False),
 )

@@ -33,14 +33,15 @@ TRACEBACK = "LIGHTKEEPER_TRACEBACK"
 NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
 _FEWER = "raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)"
 NO_FILES = f"too many open files; {_FEWER}"
-OF_MACHINE = (WORKER_DIED, NO_FILES, NO_MEMORY)
+PEER_ENDED = "another process of this run has ended; it says why, unless the system killed it"
+OF_MACHINE = (WORKER_DIED, NO_FILES, NO_MEMORY, PEER_ENDED)
 """Descriptions of errors that come of the machine, in any process."""
 _KNOWN = {
     "DefaultCPUAllocator: ": NO_MEMORY,
     "Too many open files. Comm": NO_FILES,  # torch hides the system's error
     "is killed by signal: Killed": WORKER_DIED,  # one that aborts has a bug
     "exited unexpectedly": WORKER_DIED,
-    "by peer": "another process of this run has ended; it says why, unless the system killed it",
+    "by peer": PEER_ENDED,
     "Early stopping conditioned on metric": "",
     "`val_check_interval` (": "",
     "surrogates not allowed": "the name of a file is not UTF-8; rename it",

@@ -25,7 +25,12 @@ class RunFolder:
 
     def __init__(self, root: str | Path, name: str) -> None:
         is_plain = name not in ("", "..") and Path(name).name == name and name.isprintable()
-        require(is_plain, "name", printable(name), "the name of one folder, without '/'")
+        require(
+            is_plain,
+            "name",
+            printable(name),
+            "the name of one folder, in characters that can be printed",
+        )
         is_local = str(root) != "" and "://" not in str(root)
         require(is_local, "default_root_dir", root, "a folder of this machine")
         self.path = Path(root) / name

@@ -136,6 +136,9 @@ def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:
         # a time between validations is no attribute of that name
         value = getattr(trainer, option, None)
         require(value is None or value > 0, option, value, "above 0")
+    for option in ("gradient_clip_val", "log_every_n_steps"):
+        value = getattr(trainer, option, None)
+        require(value is None or value >= 0, option, value, "0 or above")
     for kind, advice in _NOT_RESUMABLE.items():
         for callback in callbacks_of(trainer):
             if isinstance(callback, kind):
