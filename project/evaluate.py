@@ -3,6 +3,7 @@
 import csv
 import json
 import signal
+from functools import partial
 from typing import Any
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -21,7 +22,7 @@ from project.analysis.calibration import (
     fit_temperature,
     reliability,
 )
-from project.analysis.evaluation import with_probabilities
+from project.analysis.evaluation import decisions, with_probabilities
 from project.analysis.exported import OnnxNetwork, describe_file, load_file, serve
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
@@ -149,20 +150,28 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
 
     def calibration(self) -> dict[str, object]:
         """Returns what the checkpoint is to say of its calibration, from its predictions."""
-        val = with_probabilities(self.model, self.predictions("--calibrate"), {})
-        logits, before, labels = val.decisions
+        val = self.predictions("--calibrate")
+        decide = partial(decisions, self.model, val.labels)
+        before, labels = decide(val.logits)
         if (before.argmax(1) == labels).all():  # the smaller the temperature, the better
             raise UserError(
                 f"--calibrate needs mistakes, but all {len(val.known)} validation images are"
                 " classified correctly; validate on more images"
             )
-        temperature = fit_temperature(logits, labels)
+        temperature = fit_temperature(val.logits, decide)
         if temperature in (LOWEST, HIGHEST):
             note(
                 f"the best temperature is not between {LOWEST} and {HIGHEST}: validate on more images,"
                 " or train for longer"
             )
-        after = (logits / temperature).softmax(1)
+        exact = val.logits.double()
+        old, new = (decide(exact, divisor)[0].argmax(1) for divisor in (1.0, temperature))
+        if changed := int((old != new).sum()):
+            raise UserError(
+                f"--calibrate would change {changed} of {len(new)} predictions, by the"
+                f" probabilities of {type(self.model).__name__}; the checkpoint stays as it is"
+            )
+        after, _ = decide(val.logits, temperature)
         errors = [reliability(probabilities, labels).ece for probabilities in (before, after)]
         self.say(
             f"  temperature {temperature:.3f} from {len(val.known)} validation images, whose"

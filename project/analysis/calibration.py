@@ -1,11 +1,13 @@
 """The calibration of a model's confidence: reliability, and accuracy by coverage."""
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import nll_loss
 from torch.optim import LBFGS
 
 LOWEST, HIGHEST = 0.05, 20.0  # temperatures
@@ -25,24 +27,30 @@ class Reliability(NamedTuple):
         return float(gaps.sum() / self.counts.sum().clamp(min=1))
 
 
-def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Finds the temperature T that minimises the cross entropy of ``logits / T`` (Guo, eq. 9).
+def fit_temperature(
+    logits: Tensor, decide: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+) -> float:
+    """Finds the temperature T by whose ``logits / T`` the labels are likeliest (Guo, eq. 9).
 
     Fit it on the validation set and judge it on the test set. T is between 0.05 and 20, and above 1
     for an overconfident model.
 
     Args:
         logits: float (N, classes).
-        labels: int64 (N,).
+        decide: Returns probabilities, float (N, classes), and labels, int64 (N,), of logits and T.
     """
     logits = logits.double()
-    log_temperature = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    largest = float(logits[logits.isfinite()].abs().max())  # NaN without a label
+    start = max(1.0, largest / 30)  # where float64 rounds no probability to 0
+    log_temperature = torch.tensor(math.log(start), dtype=torch.float64, requires_grad=True)
     optimizer = LBFGS([log_temperature], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = cross_entropy(logits / log_temperature.exp(), labels)
-        value.backward()  # type: ignore[no-untyped-call]
+        probabilities, labels = decide(logits, log_temperature.exp())
+        least = torch.finfo(probabilities.dtype).tiny
+        value = nll_loss(probabilities.clamp(min=least).log(), labels)
+        value.backward(inputs=[log_temperature])  # type: ignore[no-untyped-call]
         return value
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
@@ -65,7 +73,7 @@ def coverage_thresholds(label_probability: Tensor) -> list[float]:
 
 def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     """Bins images by the confidence of their prediction; an edge belongs to the bin below."""
-    confidence, predicted = probabilities.double().max(1)
+    confidence, predicted = probabilities.detach().double().max(1)
     indices = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
     counts = torch.bincount(indices, minlength=bins)
     means = [

@@ -27,16 +27,6 @@ class Evaluation(Predictions):
     metrics: Results
     """Those that ``python -m project.evaluate`` reports, with any that the model adds."""
 
-    @property
-    def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, probabilities and labels of labelled images; binary, by class, if multi-label."""
-        if self.labels.dim() == 1:
-            return self.logits[self.known], self.probabilities[self.known], self.labels[self.known]
-        known = self.labels >= 0
-        logits = torch.stack([torch.zeros_like(self.logits), self.logits], dim=2)
-        probabilities = torch.stack([1 - self.probabilities, self.probabilities], dim=2)
-        return logits[known], probabilities[known], self.labels[known]
-
 
 def evaluate_split(
     model: ImageClassifier, data: ImageDataModule, split: str = "test", as_in_use: bool = False
@@ -66,6 +56,23 @@ def with_probabilities(
     with torch.inference_mode():
         probabilities = model.probabilities(predictions.logits.to(model.device)).cpu()
     return Evaluation(**vars(predictions), probabilities=probabilities, metrics=metrics)
+
+
+def decisions(
+    model: ImageClassifier, labels: Tensor, logits: Tensor, temperature: Tensor | float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Returns probabilities of ``logits / temperature``, float (N, classes), and known labels.
+
+    Of several labels, each is a decision of its own, between two.
+    """
+    known = labels >= 0
+    rows = known.view(len(labels), -1).any(1)
+    scaled = logits[rows] / temperature
+    probabilities = model.probabilities(scaled.to(model.device)).cpu()
+    if labels.dim() == 1:
+        return probabilities, labels[rows]
+    pairs = torch.stack([1 - probabilities, probabilities], dim=2)
+    return pairs[known[rows]], labels[known]
 
 
 def groups_of(predictions: Predictions, data: ImageDataModule) -> Tensor:

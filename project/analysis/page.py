@@ -19,6 +19,7 @@ from project.analysis.evaluation import (
     Evaluation,
     bootstrap_intervals,
     confused_pairs,
+    decisions,
     groups_of,
 )
 from project.analysis.gradcam import grad_cam, overlay
@@ -110,9 +111,9 @@ def image_sections(
         cams = _describe_images(model, test, [*right, *wrong[: count // 2]], with_cam=True)
     except ValueError as error:  # of a network that it cannot explain
         no_cams = str(error)
-    logits, probabilities, labels = test.decisions
-    found = reliability(probabilities, labels)
+    found = reliability(*decisions(model, test.labels, test.logits))
     temperature = model.about.get("temperature", 1.0)
+    uncalibrated = decisions(model, test.labels, test.logits, 1 / temperature)
     groups = groups_of(test, data)
     counts = {split: part.labels for split, part in data.splits.items() if part.labels.dim() == 1}
     return {
@@ -122,7 +123,7 @@ def image_sections(
         ),
         "calibration_error": found.ece,
         "temperature": temperature,
-        "uncalibrated_error": reliability((logits * temperature).softmax(1), labels).ece,
+        "uncalibrated_error": reliability(*uncalibrated).ece,
         "mistakes": _describe_images(model, test, wrong),
         "grad_cam": cams,
         "no_grad_cam": no_cams,

@@ -1,0 +1,146 @@
+"""A model's own ``probabilities``: what a temperature is fitted to, and where it is refused."""
+
+import math
+import re
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import expit
+from torch import Tensor
+from torch.nn.functional import cross_entropy, nll_loss
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from examples.multilabel import MultilabelClassifier
+from project.analysis.calibration import coverage_thresholds, fit_temperature
+from project.analysis.evaluation import decisions
+from project.model import ImageClassifier
+from tests.conftest import (
+    BEST,
+    FAST,
+    RUN,
+    SLIM,
+    TINY,
+    cases,
+    classifier,
+    evaluate,
+    fit,
+    load,
+    one_line,
+    opened,
+    report_of,
+    rows,
+)
+
+
+class Likeliest(ImageClassifier):
+    """Trains the probability of the label."""
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return nll_loss(self.probabilities(logits).clamp(min=1e-9).log(), labels, reduction="none")
+
+
+class Shares(Likeliest):
+    """Each class's sigmoid, as a share of their sum."""
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid() / logits.sigmoid().sum(1, keepdim=True)
+
+
+class Ranks(Likeliest):
+    """Ordinal: a logit says whether the class is above its own, if it is not below (CORN)."""
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        above = logits[:, :-1].sigmoid().cumprod(1)
+        ends = torch.ones_like(above[:, :1]), torch.zeros_like(above[:, :1])
+        return torch.cat([ends[0], above], 1) - torch.cat([above, ends[1]], 1)
+
+
+def logits_of(split: str) -> tuple[Tensor, Tensor]:
+    """A split's logits without a temperature, float64, and its labels."""
+    model, data = opened(RUN)
+    images = torch.stack([data.splits[split].image(at) for at in range(len(data.splits[split]))])
+    with torch.inference_mode():
+        return model(images).double(), data.splits[split].labels
+
+
+def error_of(logits: Tensor, labels: Tensor) -> str:
+    """The calibration error of shares, by torchmetrics."""
+    shares = torch.from_numpy(expit(logits.numpy()))
+    shares /= shares.sum(1, keepdim=True)
+    error = multiclass_calibration_error(shares, labels, num_classes=shares.shape[1], n_bins=15)
+    return f"{100 * float(error):.2f}%"
+
+
+def test_a_temperature_is_that_of_the_models_own_probabilities(workplace, capsys):
+    fit(
+        *TINY,
+        *SLIM,
+        *FAST[:3],
+        "--trainer.max_epochs=8",
+        f"--model={__name__}.Shares",
+        "--name=run",
+    )
+    logits, labels = logits_of("val")
+
+    def cost(temperature: float) -> float:
+        shares = expit(logits.numpy() / temperature)
+        true = torch.from_numpy(shares / shares.sum(1, keepdims=True))[range(len(labels)), labels]
+        return -float(true.log().mean())
+
+    best: Any = minimize_scalar(cost, bounds=(0.05, 20), method="bounded")
+    evaluate(str(BEST), "--output_predictions=before.csv")
+    capsys.readouterr()
+    evaluate(str(BEST), "--calibrate", "--output_predictions=after.csv")
+    temperature = load(BEST)["about"]["temperature"]
+    assert temperature == pytest.approx(best.x, rel=1e-3)
+    said = f"was {error_of(logits, labels)} and is {error_of(logits / temperature, labels)}"
+    assert said in capsys.readouterr().out
+    assert [row["label"] for row in rows("after.csv")] == [
+        row["label"] for row in rows("before.csv")
+    ]
+    shares = torch.from_numpy(expit(logits.numpy() / temperature))
+    true = (shares / shares.sum(1, keepdim=True))[range(len(labels)), labels]
+    expected = coverage_thresholds(true)
+    assert load(BEST)["about"]["coverage"] == pytest.approx(expected, abs=1e-5)
+    logits, labels = logits_of("test")
+    errors = [error_of(logits / divisor, labels) for divisor in (temperature, 1.0)]
+    said = f"error of the test set is {errors[0]}; it was {errors[1]} before validation chose"
+    assert said in report_of(RUN).read_text()
+
+
+def test_a_temperature_that_would_change_predictions_is_refused(workplace, capsys):
+    fit(
+        *TINY, *SLIM, *FAST[:3], "--trainer.max_epochs=8", f"--model={__name__}.Ranks", "--name=run"
+    )
+    line = one_line(lambda: evaluate(str(BEST), "--calibrate"), capsys)
+    assert re.search(r"would change \d+ of 24 predictions, by the probabilities of Ranks; ", line)
+    assert "temperature" not in load(BEST)["about"]
+
+
+@cases("scale", 0.3, 3.0, 15.0)
+@cases("cls", ImageClassifier, MultilabelClassifier)
+def test_softmax_and_sigmoids_have_the_temperature_of_the_least_cross_entropy(cls, scale):
+    """Also of logits whose probabilities are 0 or 1 in float64; images without a label are NaN."""
+    model, generator = classifier(cls), torch.Generator().manual_seed(0)
+    logits = torch.randn(400, 8, generator=generator)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    margins = logits - logits.logsumexp(1, keepdim=True)
+    if not cls.has_one_class:
+        labels = (torch.rand(400, 8, generator=generator) < logits.sigmoid()).long()
+        labels[5, 2] = -1
+        margins = torch.stack([torch.zeros_like(logits), logits], 2)
+    labels[:3] = -1
+    known, logits[:3] = labels >= 0, torch.nan
+
+    def cost(log: float) -> float:
+        exact = scale * margins.double()[known] / math.exp(log)
+        return cross_entropy(exact, labels[known]).item()
+
+    best: Any = minimize_scalar(
+        cost, bounds=(-2.99, 2.99), method="bounded", options={"xatol": 1e-9}
+    )
+    found = fit_temperature(scale * logits, partial(decisions, model, labels))
+    assert found == pytest.approx(math.exp(best.x), rel=1e-4)
