@@ -56,13 +56,13 @@ def test_runs_that_differ_in_their_seed_alone_are_a_row_of_mean_and_deviation(ru
     assert Path("chart.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_folders_that_are_no_finished_runs_are_left_out_and_named(runs, capsys):
+def test_folders_and_files_that_are_no_finished_runs_are_left_out_and_named(runs, capsys):
     Path("goes_on", "checkpoints").mkdir(parents=True)
     Path("of_runs", "sgd_0").mkdir(parents=True)
-    call(compare, "adam|w", "goes_on", "of_runs")
+    call(compare, "adam|w", "goes_on", "of_runs", shutil.copy("adam|w/config.yaml", "chart.png"))
     output, notes = capsys.readouterr()
     assert "75.00%" in output
-    assert notes == "left out, as they have no metrics.json: goes_on, of_runs\n"
+    assert notes == "left out, as they have no metrics.json: goes_on, of_runs, chart.png\n"
     assert "'goes_on' is no finished run" in one_line(lambda: call(compare, "goes_on"), capsys)
     complaint = one_line(lambda: call(compare, *runs, "mistyped"), capsys)
     assert "'mistyped' is no finished run" in complaint

@@ -57,12 +57,12 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def finished(paths: Sequence[str]) -> list[str]:
-    """Returns each run once, by the name that comes first; notes and leaves out unfinished ones."""
+    """Returns each run once, by the name that comes first; notes and leaves out what is none."""
     runs: dict[str, str] = {}
     for path in paths:
         runs.setdefault(os.path.realpath(path), path)
-    folders = [run for run in runs.values() if Path(run).is_dir()]
-    others = [run for run in folders if not Path(run, "metrics.json").exists()]
+    present = filter(os.path.exists, runs.values())  # plain files, too, such as charts
+    others = [run for run in present if not os.path.exists(os.path.join(run, "metrics.json"))]
     kept = [run for run in runs.values() if run not in others]
     if kept and others:
         note(f"left out, as they have no metrics.json: {', '.join(others)}")
