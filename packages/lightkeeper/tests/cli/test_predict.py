@@ -165,6 +165,20 @@ def test_embeddings_are_whole_or_not_there(checkpoint, photos, workplace, capsys
     assert len(rows("rows.csv")) == 11
 
 
+@cases(
+    "outputs found",
+    ({"probabilities": torch.ones(1, 3)}, "dict"),
+    (torch.ones(1), "float32 (1,)"),
+    (torch.ones(1, 3).long(), "int64 (1, 3)"),
+)
+def test_a_step_that_returns_no_probabilities_is_one_line(
+    checkpoint, photos, workplace, capsys, outputs, found
+):
+    with patch.object(Labelling, "predict_step", return_value=outputs):
+        line = one_line(lambda: label(checkpoint, photos / "1.png", "--output=out.csv"), capsys)
+    assert f"must return probabilities, float (N, classes), here (1, 3), got {found}" in line
+
+
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_rows(checkpoint, photos, workplace):
     out = Path("rows.csv")

@@ -218,6 +218,7 @@ class RowWriter(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Writes the rows of a batch of each process, in the order of the files."""
+        _require_probabilities(outputs, (len(batch.indices), len(pl_module.class_names)))
         fields = [batch.indices, batch.labels, outputs.float()]
         if self.seen:
             # of the first view; a single image is computed as two
@@ -243,6 +244,18 @@ class RowWriter(Callback):
                 self.bar.update()  # type: ignore[no-untyped-call]
                 self.embeddings += vector
                 self.unreadable += "error" in row
+
+
+def _require_probabilities(outputs: object, shape: tuple[int, int]) -> None:
+    """Refuses what a model's own ``predict_step`` may return, such as a dict."""
+    found = type(outputs).__name__
+    if isinstance(outputs, Tensor):
+        if outputs.is_floating_point() and outputs.shape == shape:
+            return
+        found = f"{outputs.dtype} {tuple(outputs.shape)}".removeprefix("torch.")
+    raise UserError(
+        f"predict_step must return probabilities, float (N, classes), here {shape}, got {found}"
+    )
 
 
 def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[str]]:
