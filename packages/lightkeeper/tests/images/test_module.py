@@ -3,22 +3,27 @@
 import re
 import shutil
 from collections import defaultdict
+from itertools import chain
 from typing import Any, cast
 
 import pytest
 import torch
-from lightkeeper.exact import UserError, uniform
+from lightkeeper.exact import ExactDataLoader, LastCheckpoint, UserError, uniform
 from lightkeeper.images import ArrayDataset
 from lightkeeper.images._batch import weighted_draw
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import CombinedLoader
+from torch.utils.data import DataLoader, Subset, WeightedRandomSampler, default_convert
 from torchvision.transforms import v2
 
+from tests.image_files import write_folder
 from tests.job import trainer
 from tests.stubs import (
+    Files,
     attached,
     by_index,
     epoch_of,
+    joined,
     require_equal,
 )
 from tests.toy import (
@@ -190,6 +195,41 @@ def test_class_balance_draws_an_image_again_which_is_augmented_anew(device_cache
     assert torch.equal(labels, data.splits["train"].labels[indices % 60])
     assert labels.bincount(minlength=3).min() > 10
     assert len(images[indices % 60 == 59].unique(dim=0)) >= 3
+
+
+class Ordered(Files):
+    """Takes two images in turns, by an order of its own."""
+
+    def order(self, epoch):
+        return torch.arange(len(self.splits["train"])) % 2
+
+
+class Weighted(Ordered):
+    """The same by a loader, as of any dataset of torch."""
+
+    def train_dataloader(self):
+        train = Subset(cast(Any, self.splits["train"]), self.order(0).tolist())
+        sampler = WeightedRandomSampler([1.0] * len(train), len(train), replacement=False)
+        return DataLoader(train, self.batch_size, sampler=sampler, collate_fn=default_convert)
+
+
+@pytest.mark.parametrize("cls", [Ordered, Weighted])
+def test_an_order_of_ones_own_augments_an_image_anew_and_a_loader_of_ones_own_is_noted(
+    workplace, capsys, cls
+):
+    data = cls(str(write_folder(workplace / "images", {"dark": 12, "grey": 12, "light": 12})))
+    batch = joined(chain(*(epoch_of(attached(data, epoch=epoch)) for epoch in range(2))))
+    crops = batch.images[batch.indices % len(data.splits["train"]) == 1].unique(dim=0)
+    own = toy_trainer(max_epochs=1, callbacks=[LastCheckpoint()], enable_checkpointing=True)
+    own.fit(toy(), datamodule=data)
+    said = capsys.readouterr().err
+    is_loader = cls is Weighted
+    assert len(crops) == (1 if is_loader else len(data.splits["train"]) // 4 * 4)
+    assert ("each image gets the same crop and transforms in each epoch" in said) == is_loader
+    assert ("its DataLoader begins the epoch anew" in said) == is_loader
+    assert "ExactDataLoader" not in said
+    with pytest.raises(UserError, match="dataset must be map-style with a length, got FileDataset"):
+        ExactDataLoader(data.splits["train"], own, 4)
 
 
 @pytest.mark.parametrize("balance", [0.0, 1.0])

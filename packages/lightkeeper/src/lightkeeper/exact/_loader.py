@@ -14,7 +14,13 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
-from torch.utils.data import Dataset, DistributedSampler, IterableDataset, SequentialSampler
+from torch.utils.data import (
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    SequentialSampler,
+    Subset,
+)
 
 from ._errors import UserError, listed, note, require
 from ._randomness import Purpose, derived_seed, held_generators, seed_generators, uniform
@@ -169,7 +175,8 @@ class ExactDataLoader(LazyDataLoader):
         num_workers: int = 0,
         **options: Any,
     ) -> None:
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        is_other = isinstance(dataset, IterableDataset) or behind_batches(dataset) is not None
+        if is_other or not hasattr(dataset, "__len__"):
             raise UserError(
                 f"dataset must be map-style with a length, got {type(dataset).__name__}"
             )
@@ -259,10 +266,19 @@ def note_inexact_loaders(trainer: Trainer) -> None:
         sampler = getattr(loader, "sampler", None)
         knows_place = isinstance(sampler, TrainingSampler) or hasattr(loader, "state_dict")
         if trainer.is_global_zero and not knows_place:
+            serves_batches = behind_batches(getattr(loader, "dataset", None)) is not None
             note(
                 f"if this run resumes within an epoch, its {type(loader).__name__} begins the epoch"
-                " anew: take ExactDataLoader"
+                f" anew{'' if serves_batches else ': take ExactDataLoader'}"
             )
+
+
+def behind_batches(dataset: object) -> object:
+    """Returns the dataset behind a part of one, if it serves whole batches alone, else None."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    has_samples = hasattr(dataset, "__getitem__") or not hasattr(dataset, "__getitems__")
+    return None if has_samples else dataset
 
 
 def seed_batch(trainer: Trainer, seed: int, number: int) -> None:

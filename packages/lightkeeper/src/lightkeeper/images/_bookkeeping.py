@@ -4,14 +4,16 @@ from collections.abc import Sized
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..exact._checkpoint_io import Checkpoint, keep_plain_options
 from ..exact._errors import UserError, listed, note
+from ..exact._loader import TrainingSampler, behind_batches
 from ..exact._plain import plain
 from ..exact._training import ExactTraining, convert_to_double
 from ..exact._upstream import callbacks_of
+from ._batch import ArrayDataset
 from ._checkpoint import ABOUT, CALIBRATION, About
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
 from ._class_names import require_class_names
@@ -158,12 +160,21 @@ class DescribeCheckpoint(Callback):
         self._states = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Notes how many batches a share of them is, as Lightning rounds it down."""
+        """Notes how many batches a share of them is, as Lightning rounds it down.
+
+        And notes loaders of one's own, by which images are cropped alike in each epoch.
+        """
         share = trainer.limit_train_batches
         loader = trainer.train_dataloader
         if isinstance(share, float) and 0 < share < 1 and isinstance(loader, Sized):
             of = f"{trainer.num_training_batches} of the {len(loader)} training batches"
             rank_zero_only(note)(f"each epoch has {of}, a share of {share:g} rounded down")
+        if any(map(_augments_alike, CombinedLoader(loader).flattened)):
+            rank_zero_only(note)(
+                "the order of this training set is your loader's, which does not tell it the epoch:"
+                " each image gets the same crop and transforms in each epoch; override the data"
+                " module's order, or set its class_balance instead"
+            )
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
@@ -183,6 +194,16 @@ class DescribeCheckpoint(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hands loggers what steps have logged in an epoch too short for Lightning's interval."""
         log_end_of_short_epoch(trainer)
+
+
+def _augments_alike(loader: object) -> bool:
+    """Returns True if a dataset that draws by the epoch is not told it, as by torch's samplers."""
+    dataset = behind_batches(getattr(loader, "dataset", None))
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batches, "sampler", getattr(loader, "sampler", None))
+    # images in memory are augmented on the device, where the epoch is known
+    draws = dataset is not None and not isinstance(dataset, ArrayDataset)
+    return draws and not isinstance(sampler, TrainingSampler)
 
 
 def _decisive_for_length(trainer: Trainer) -> str:

@@ -272,7 +272,8 @@ class ImageDataModule(LightningDataModule, ABC):
     def order(self, epoch: int) -> Tensor:
         """Returns the order of an epoch's training images without ``class_balance``, int64 (N,).
 
-        It has each image once, and must be a function of the seed and the epoch alone.
+        By default each comes once. One of yours has as many, may have an image again, which is
+        augmented anew, and must be a function of the seed and the epoch alone.
         """
         return shuffled(len(self.splits["train"]), self.seed, epoch)
 
@@ -291,8 +292,7 @@ class ImageDataModule(LightningDataModule, ABC):
                 self.class_balance,
                 self.seed,
             )
-        if self.class_balance > 0 or self.repeats > 1:  # else no image comes again
-            draw = partial(repeated_draw, draw, size, self.repeats)
+        draw = partial(repeated_draw, draw, size, self.repeats)
         sampler = TrainingSampler(
             *(size, self.batch_size, self.seed, self._position, *self.world, overfits, draw),
             begins_again=lambda: self.trainer is None or begins_again(self.trainer),
