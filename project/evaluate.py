@@ -4,6 +4,7 @@ import csv
 import json
 import signal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -24,6 +25,7 @@ from project.analysis.calibration import (
 )
 from project.analysis.evaluation import decisions, with_probabilities
 from project.analysis.exported import OnnxNetwork, describe_file, load_file, serve
+from project.analysis.files import require_of_kind
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.model import ImageClassifier
@@ -88,9 +90,25 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
 
     def before_instantiate_classes(self) -> None:
         """Fills in the preprocessing of training for options that are not given."""
+        self.require_options()
         self.needs_logits = self.config.calibrate or self.config.probabilities
         options = self.config.data.get("init_args", {})
         fill_in_preprocessing(options, self.about["preprocessing"])
+
+    def require_options(self) -> None:
+        """Refuses, before anything is measured, what would be lost or would change another run."""
+        for option, suffix in (("output", ".json"), ("output_predictions", ".csv")):
+            if self.config[option] is not None:
+                require_of_kind(Path(self.config[option]), suffix, f"--{option}")
+        if self.config.probabilities and self.config.output_predictions is None:
+            raise UserError("--probabilities adds columns to --output_predictions: name that file")
+        run = Path(self.config.checkpoint).resolve().parent.parent
+        is_unfinished = (run / "config.yaml").exists() and not (run / "metrics.json").exists()
+        if self.config.calibrate and is_unfinished:
+            raise UserError(
+                f"--calibrate: '{run}' is not finished, and would be tested by that temperature;"
+                " calibrate it when it is, or a copy of the checkpoint"
+            )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the calibration and the file of predictions to the options."""

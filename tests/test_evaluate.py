@@ -364,13 +364,20 @@ def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     monkeypatch.setattr("lightning.pytorch.Trainer.test", None)
     with pytest.raises(UserError, match=r"is no finished run: it has no metrics\.json"):
         report_of(tmp_path)
-    output = f"--output={tmp_path / 'no' / 'page.html'}"
-    for command in (lambda: report_of(tiny_run, output), lambda: evaluate(f"{checkpoint}", output)):
-        assert "parent directory does not exist" in one_line(command, capsys)
-    output = f"--output={tiny_run / 'metrics.json'}"
-    assert "is there already, and no .html file" in one_line(
-        lambda: report_of(tiny_run, output), capsys
-    )
+    absent, metrics = tmp_path / "no" / "page.html", tiny_run / "metrics.json"
+    measured = f"{checkpoint}"
+    for complaint, command in (
+        ("directory does not exist", lambda: report_of(tiny_run, f"--output={absent}")),
+        ("directory does not exist", lambda: evaluate(measured, f"--output={absent}")),
+        ("already, and no .html file", lambda: report_of(tiny_run, f"--output={checkpoint}")),
+        ("already, and a run's own", lambda: evaluate(measured, f"--output={metrics}")),
+        (
+            "and no .csv file",
+            lambda: evaluate(measured, f"--output_predictions={tiny_run}/config.yaml"),
+        ),
+        ("name that file", lambda: evaluate(measured, "--probabilities")),
+    ):
+        assert complaint in one_line(command, capsys)
 
 
 @cases(

@@ -92,7 +92,10 @@ def test_a_temperature_is_that_of_the_models_own_probabilities(workplace, capsys
 
     best: Any = minimize_scalar(cost, bounds=(0.05, 20), method="bounded")
     evaluate(str(BEST), "--output_predictions=before.csv")
-    capsys.readouterr()
+    finished = (RUN / "metrics.json").rename("finished.json")
+    line = one_line(lambda: evaluate(str(BEST), "--calibrate"), capsys)
+    assert "is not finished, and would be tested by that temperature" in line
+    finished.rename(RUN / "metrics.json")
     evaluate(str(BEST), "--calibrate", "--output_predictions=after.csv")
     temperature = load(BEST)["about"]["temperature"]
     assert temperature == pytest.approx(best.x, rel=1e-3)

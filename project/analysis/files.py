@@ -6,12 +6,12 @@ from tempfile import TemporaryDirectory
 from lightkeeper.exact import UserError
 
 
-def require_of_kind(path: Path, suffix: str) -> None:
-    """Refuses to replace a file of another kind, such as an image or a run's metrics."""
-    if path.exists() and path.suffix.lower() != suffix:
-        raise UserError(
-            f"'{path}' is there already, and no {suffix} file; name another", "--output"
-        )
+def require_of_kind(path: Path, suffix: str, option: str = "--output") -> None:
+    """Refuses to replace a file of another kind, such as an image, or a run's metrics."""
+    is_of_run = path.name == "metrics.json" and (path.parent / "checkpoints").is_dir()
+    if path.exists() and (is_of_run or path.suffix.lower() != suffix):
+        kind = "a run's own" if is_of_run else f"no {suffix} file"
+        raise UserError(f"'{path}' is there already, and {kind}; name another", option)
 
 
 def write_whole(path: Path, content: bytes) -> None:
