@@ -1,4 +1,7 @@
-"""Loads a server, examples/deploy/serve.py: requests a second, latencies, and whether each answer is right under load."""
+"""Loads a server, such as the example serve.py: is each answer right under load?
+
+It also prints requests a second and latencies.
+"""
 
 import argparse
 import base64

@@ -1,8 +1,8 @@
 """Searches over options of ``project.fit`` with Optuna: ``pip install 'optuna>=5,<6'``, edit SPACE, and run this file.
 
-``python examples/launch/sweep.py --name lr --trials 30 --config configs/cifar10_resnet9.yaml``: further options are those of
-every trial. The same command resumes a sweep, even after a kill. Each trial is a run in ``runs/NAME``, beside the
-study's database.
+``python examples/launch/sweep.py --name lr --trials 30 --trainer.max_epochs 3``: further options are
+those of every trial. The same command resumes a sweep, even after a kill. Each trial is a run in
+``runs/NAME``, beside the study's database.
 """
 
 import argparse

@@ -1,6 +1,7 @@
-"""The network of airbench, for CIFAR-10 in a few epochs: its first layer whitens patches.
+"""The network of airbench, for small images in few epochs: its first layer whitens patches.
 
-python -m project.fit --config examples/recipes/cifar10_94.yaml
+python -m project.fit --model.arch examples.recipes.airbench.Airbench \
+    --trainer.callbacks+=examples.recipes.airbench.WhitenByFirstBatch
 """
 
 from typing import Any, cast
