@@ -1,4 +1,4 @@
-"""Measures what each of ``configs/recipes/`` adds to a config: ``python scripts/recipes.py``.
+"""Measures what each of ``configs/recipes/`` adds to a config: ``python scripts/recipes.py --config FILE``.
 
 For each seed in turn it trains by ``python -m project.fit``, first with the config alone, then with each recipe, and prints
 a Markdown table. A finished run is not repeated; an interrupted one starts again, so that its time is that of a training
@@ -72,9 +72,7 @@ def main(args: list[str]) -> None:
     parser.add_argument(
         "--recipes", nargs="+", default=RECIPES, help="names, by default those for small networks"
     )
-    parser.add_argument(
-        "--config", default="configs/cifar10_resnet9.yaml", help="what they are compared with"
-    )
+    parser.add_argument("--config", required=True, help="what they are compared with")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument(
         "--folder", type=Path, default=Path("runs/recipes"), help="where the runs are"
