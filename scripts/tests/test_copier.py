@@ -11,11 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import ONE_CPU, ROOT
 
 copier = pytest.importorskip("copier", reason="copier is not installed: pip install copier")
 RENAME = runpy.run_path(str(ROOT / "scripts" / "rename.py"))
+KEEP = yaml.safe_load((ROOT / "copier.yml").read_text())["keep"]["default"]
+QUICK = ["examples/tests/test_launch.py", "scripts/tests/test_scripts.py"]
+FOLDERS = ["benchmarks", "configs", "examples", "notebooks", "scripts"]
 SETTINGS = [
     *("copier.yml", ".copier-answers.yml.jinja", "README.md.jinja", "scripts/rename.py"),
     *("requirements.txt", "pyproject.toml", "Dockerfile", "packages/lightkeeper/pyproject.toml"),
@@ -138,11 +142,22 @@ def test_a_name_that_would_not_work_is_refused(name, small, tmp_path):
     assert not (tmp_path / "project").exists()
 
 
+@pytest.fixture(scope="module")
+def full(tmp_path_factory) -> Path:
+    """A template of all that this one has."""
+    return template(tmp_path_factory.mktemp("full"), tracked())
+
+
 @pytest.fixture(scope="module", params=[{}, {"keep": []}], ids=["all", "the least"])
-def whole(request, tmp_path_factory) -> Path:
+def whole(request, full, tmp_path_factory) -> Path:
     """A project of all that the template has, and another of the least."""
-    source = template(tmp_path_factory.mktemp("whole"), tracked())
-    return copy(source, tmp_path_factory.mktemp("projects") / "flowernet", **request.param)
+    return copy(full, tmp_path_factory.mktemp("projects") / "flowernet", **request.param)
+
+
+@pytest.fixture(scope="module", params=KEEP)
+def part(request, full, tmp_path_factory) -> Path:
+    """A project that keeps one of the choices alone."""
+    return copy(full, tmp_path_factory.mktemp(request.param) / "flowernet", keep=[request.param])
 
 
 def python(*args: str, root: Path) -> str:
@@ -171,6 +186,30 @@ def test_its_tests_can_be_collected_and_those_of_its_metrics_pass(whole):
     python("-m", "pytest", "-p", "no:cacheprovider", "--collect-only", root=whole)
     tests = ["tests/model/test_metrics.py"]
     assert " passed" in python("-m", "pytest", "-p", "no:cacheprovider", *tests, root=whole)
+
+
+def named(text: str) -> set[str]:
+    """Finds files by their paths, and by the modules of classes."""
+    paths = re.findall(rf"\b(?:{'|'.join(FOLDERS)})(?:/\w+)+\.(?:ipynb|py|sh|yaml)\b", text)
+    modules = re.findall(r"\bexamples(?:\.[a-z]\w*)+(?=\.[A-Z])", text)
+    return {*paths, *(f"{module.replace('.', '/')}.py" for module in modules)}
+
+
+@pytest.mark.slow
+def test_what_is_kept_alone_names_no_file_that_was_left_out(part):
+    files = [path for folder in FOLDERS for path in (part / folder).rglob("*.*")]
+    assert files
+    for path in files:
+        if path.suffix in RENAME["SUFFIXES"] and path.parent.name != "tests":
+            lost = {name for name in named(path.read_text()) if not (part / name).exists()}
+            assert not lost, path
+
+
+@pytest.mark.slow
+def test_the_tests_of_what_is_kept_alone_can_be_collected_and_quick_ones_pass(part):
+    python("-m", "pytest", "-p", "no:cacheprovider", "--collect-only", root=part)
+    if quick := [file for file in QUICK if (part / file).exists()]:
+        assert " passed" in python("-m", "pytest", "-p", "no:cacheprovider", *quick, root=part)
 
 
 @pytest.mark.slow
