@@ -4,12 +4,12 @@ from collections.abc import Sized
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import CombinedLoader, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..exact._checkpoint_io import Checkpoint, keep_plain_options
 from ..exact._errors import UserError, listed, note
-from ..exact._loader import TrainingSampler, behind_batches
+from ..exact._loader import TrainingSampler, behind_batches, training_loaders
 from ..exact._plain import plain
 from ..exact._training import ExactTraining, convert_to_double
 from ..exact._upstream import callbacks_of
@@ -169,7 +169,7 @@ class DescribeCheckpoint(Callback):
         if isinstance(share, float) and 0 < share < 1 and isinstance(loader, Sized):
             of = f"{trainer.num_training_batches} of the {len(loader)} training batches"
             rank_zero_only(note)(f"each epoch has {of}, a share of {share:g} rounded down")
-        if any(map(_augments_alike, CombinedLoader(loader).flattened)):
+        if any(map(_augments_alike, training_loaders(trainer))):
             rank_zero_only(note)(
                 "the order of this training set is your loader's, which does not tell it the epoch:"
                 " each image gets the same crop and transforms in each epoch; override the data"
