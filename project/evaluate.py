@@ -182,14 +182,13 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
                 f"the best temperature is not between {LOWEST} and {HIGHEST}: validate on more images,"
                 " or train for longer"
             )
-        exact = val.logits.double()
-        old, new = (decide(exact, divisor)[0].argmax(1) for divisor in (1.0, temperature))
-        if changed := int((old != new).sum()):
+        after, _ = decide(val.logits, temperature)
+        of_before = after[range(len(labels)), before.argmax(1)]
+        if changed := int((after.amax(1) - of_before > 1e-6).sum()):  # more than by rounding
             raise UserError(
-                f"--calibrate would change {changed} of {len(new)} predictions, by the"
+                f"--calibrate would change {changed} of {len(labels)} predictions, by the"
                 f" probabilities of {type(self.model).__name__}; the checkpoint stays as it is"
             )
-        after, _ = decide(val.logits, temperature)
         errors = [reliability(probabilities, labels).ece for probabilities in (before, after)]
         self.say(
             f"  temperature {temperature:.3f} from {len(val.known)} validation images, whose"

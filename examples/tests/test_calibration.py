@@ -43,10 +43,15 @@ class Likeliest(ImageClassifier):
 
 
 class Shares(Likeliest):
-    """Each class's sigmoid, as a share of their sum."""
+    """Each class's sigmoid, as a share of their sum, of float32 alone."""
+
+    def __init__(self, class_names: list[str], preprocessing: Any, **options: Any) -> None:
+        super().__init__(class_names, preprocessing, **options)
+        self.register_buffer("mix", torch.eye(len(class_names)))
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        return logits.sigmoid() / logits.sigmoid().sum(1, keepdim=True)
+        shares = (logits.sigmoid() / logits.sigmoid().sum(1, keepdim=True)).float()
+        return shares @ self.get_buffer("mix").to(shares)
 
 
 class Ranks(Likeliest):
@@ -126,7 +131,7 @@ def test_a_temperature_that_would_change_predictions_is_refused(workplace, capsy
 @cases("scale", 0.3, 3.0, 15.0)
 @cases("cls", ImageClassifier, MultilabelClassifier)
 def test_softmax_and_sigmoids_have_the_temperature_of_the_least_cross_entropy(cls, scale):
-    """Also of logits whose probabilities are 0 or 1 in float64; images without a label are NaN."""
+    """Also of logits whose probabilities are nearly 0 or 1; images without a label are NaN."""
     model, generator = classifier(cls), torch.Generator().manual_seed(0)
     logits = torch.randn(400, 8, generator=generator)
     labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
@@ -146,4 +151,4 @@ def test_softmax_and_sigmoids_have_the_temperature_of_the_least_cross_entropy(cl
         cost, bounds=(-2.99, 2.99), method="bounded", options={"xatol": 1e-9}
     )
     found = fit_temperature(scale * logits, partial(decisions, model, labels))
-    assert found == pytest.approx(math.exp(best.x), rel=1e-4)
+    assert found == pytest.approx(math.exp(best.x), rel=1e-3)  # by float32

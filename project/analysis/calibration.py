@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
+from scipy.optimize import minimize_scalar
 from torch import Tensor
-from torch.nn.functional import nll_loss
-from torch.optim import LBFGS
 
 LOWEST, HIGHEST = 0.05, 20.0  # temperatures
 
@@ -28,7 +27,7 @@ class Reliability(NamedTuple):
 
 
 def fit_temperature(
-    logits: Tensor, decide: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    logits: Tensor, decide: Callable[[Tensor, float], tuple[Tensor, Tensor]]
 ) -> float:
     """Finds the temperature T by whose ``logits / T`` the labels are likeliest (Guo, eq. 9).
 
@@ -39,22 +38,18 @@ def fit_temperature(
         logits: float (N, classes).
         decide: Returns probabilities, float (N, classes), and labels, int64 (N,), of logits and T.
     """
-    logits = logits.double()
-    largest = float(logits[logits.isfinite()].abs().max())  # NaN without a label
-    start = max(1.0, largest / 30)  # where float64 rounds no probability to 0
-    log_temperature = torch.tensor(math.log(start), dtype=torch.float64, requires_grad=True)
-    optimizer = LBFGS([log_temperature], max_iter=100, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        probabilities, labels = decide(logits, log_temperature.exp())
-        least = torch.finfo(probabilities.dtype).tiny
-        value = nll_loss(probabilities.clamp(min=least).log(), labels)
-        value.backward(inputs=[log_temperature])  # type: ignore[no-untyped-call]
-        return value
+    def cost(log_temperature: float) -> float:
+        probabilities, labels = decide(logits, math.exp(log_temperature))
+        likelihoods = probabilities.double()[range(len(labels)), labels]
+        return -float(likelihoods.clamp(min=torch.finfo(torch.float32).tiny).log().mean())
 
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
-    return min(max(log_temperature.exp().item(), LOWEST), HIGHEST)
+    bounds = math.log(LOWEST), math.log(HIGHEST)
+    with torch.inference_mode():
+        found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-6})
+    temperature = math.exp(found.x)
+    ends = [end for end in (LOWEST, HIGHEST) if math.isclose(temperature, end, rel_tol=1e-3)]
+    return ends[0] if ends else temperature
 
 
 def coverage_thresholds(label_probability: Tensor) -> list[float]:

@@ -115,6 +115,20 @@ def test_a_shorter_loader_begins_again_until_the_longer_one_ends(
     assert str(resumed) == str(whole)
 
 
+@cases("drop_last", False, True)
+def test_a_set_in_order_is_whole_wherever_it_is_iterated(workplace, drop_last):
+    seen: list[int] = []
+    look = LambdaCallback(on_train_epoch_end=lambda *_: seen.append(sum(map(len, data))))
+    trainer = script(limit_train_batches=4, callbacks=[look])
+    data = ExactDataLoader(cast(Any, torch.arange(10.0)), trainer, 4, drop_last=drop_last)
+    long = ExactDataLoader(cast(Any, torch.arange(24.0)), trainer, 4)
+    trainer.fit(model := Numbers(), {"long": long, "short": data})
+    assert seen == [8 if drop_last else 10] * 2
+    shorts = [[0, 1, 2, 3], [4, 5, 6, 7], *([] if drop_last else [[8, 9]])]
+    found = [batch["short"].tolist() for batch in model.seen]
+    assert found == 2 * (shorts + shorts)[:4]
+
+
 class Fetching(Numbers):
     def training_step(self, dataloader_iter: Any) -> None:  # type: ignore[override]  # Lightning's
         next(dataloader_iter)

@@ -351,6 +351,9 @@ def test_gradients_that_sum_up_alike_are_told_apart(monkeypatch):
         module.weight.grad = torch.tensor([gradient])
         _gradients_of(module)
     assert told[0] != told[1] == told[2]
+    rows: Any = nn.Embedding(3, 1, sparse=True)
+    (2 * rows(torch.tensor([1]))).sum().backward()
+    assert _gradients_of(rows)[0]["weight"].tolist() == [[0], [2], [0]]
 
 
 class Curriculum(Logged):

@@ -296,7 +296,7 @@ def _keeps_gradients(module: LightningModule) -> bool:
 def _gradients_of(module: LightningModule) -> list[State]:
     """Returns a module's gradients, of each process unless all have the same."""
     parameters = module.named_parameters()
-    own = cpu_copies({name: p.grad for name, p in parameters if p.grad is not None})
+    own = cpu_copies({name: p.grad.to_dense() for name, p in parameters if p.grad is not None})
     digest = blake2b()
     for gradient in own.values():
         digest.update(gradient.double().numpy().tobytes())

@@ -6,6 +6,7 @@ The order of samples is in training another one for each epoch, in evaluation al
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import ismethod
 from itertools import repeat
 from math import ceil
 from typing import Any, cast
@@ -114,6 +115,9 @@ class _OrderedSampler(EvaluationSampler):
         self.training = training
         self.trains = trains
 
+    def __len__(self) -> int:
+        return len(self.training) if self.trains() else super().__len__()
+
     def __iter__(self) -> Iterator[int]:
         if not self.trains():
             return super().__iter__()
@@ -207,23 +211,27 @@ class ExactDataLoader(LazyDataLoader):
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
         self.trainer = trainer
         self._order = {"seed": self.seed, "batch_size": batch_size, "samples": size}
-        position = partial(position_of, trainer)
-        overfits: bool = trainer.overfit_batches > 0  # type: ignore[attr-defined]  # by a connector
+        self._resumes = False
         make = partial(
             TrainingSampler,
-            *(size, batch_size, self.seed, position, devices, 0, overfits),
+            *(size, batch_size, self.seed),
+            position=partial(position_of, trainer),
+            world_size=devices,
+            rank=0,
+            same_each_epoch=trainer.overfit_batches > 0,  # type: ignore[attr-defined]
             begins_again=partial(begins_again, trainer),
         )
-        sampler = (
-            make()
-            if shuffle
-            else _OrderedSampler(
-                make(draw=partial(in_order, size), leaves_rest=False), self._is_trained_on
-            )
-        )
+        if shuffle:
+            sampler: TrainingSampler | EvaluationSampler = make()
+        else:
+            make.keywords.update(draw=partial(in_order, size), position=self._place)
+            ordered = make(leaves_rest=bool(options.get("drop_last")))
+            sampler = _OrderedSampler(ordered, self._is_trained_on)
         batches: dict[str, Any] = {"batch_size": batch_size // devices, "sampler": sampler}
+        collate = options.get("collate_fn")
         super().__init__(
-            _SeededDataset(dataset, self.seed, options.get("collate_fn")),
+            # a method's object may hold the whole project
+            _SeededDataset(dataset, self.seed, None if ismethod(collate) else collate),
             num_workers=num_workers,
             **({} if is_predicting else batches),
             **worker_options(num_workers, options.pop("worker_init_fn", None)) | options,
@@ -240,12 +248,25 @@ class ExactDataLoader(LazyDataLoader):
             part is self for part in training_loaders(self.trainer)
         )
 
+    def _place(self) -> tuple[int, int]:
+        """Returns the epoch, and where a run resumes within it, how many batches are done.
+
+        Whoever iterates a set in order otherwise, as in a hook, begins with its first sample.
+        """
+        epoch, done = position_of(self.trainer)
+        resumes = self._resumes
+        self._resumes = False
+        if resumes and begins_again(self.trainer):
+            done %= len(self)
+        return epoch, done if resumes else 0
+
     def state_dict(self) -> dict[str, int]:
         """Returns what the order of samples follows from, beside the trainer's epoch and batch."""
         return self._order
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Says so where a run goes on in another order than it began in."""
+        self._resumes = True
         changes = [
             f"{name} is {value:,}, not {state_dict[name]:,}"
             for name, value in self._order.items()

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, distributed, nn
 from torchmetrics import Metric, MetricCollection
+from torchmetrics.retrieval import RetrievalPrecisionRecallCurve
 from torchmetrics.retrieval.base import RetrievalMetric
 from torchmetrics.wrappers import MetricTracker, MinMaxMetric, Running
 from torchmetrics.wrappers.abstract import WrapperMetric
@@ -115,7 +116,7 @@ def join_retrieved(module: nn.Module) -> None:
     torchmetrics gathers these lists part by part, of which all processes must have as many.
     """
     for part in module.modules():
-        if isinstance(part, RetrievalMetric):
+        if isinstance(part, RetrievalMetric | RetrievalPrecisionRecallCurve):
             for name, parts in part.metric_state.items():
                 setattr(part, name, [torch.cat(cast(list[Tensor], parts))] if parts else [])
 

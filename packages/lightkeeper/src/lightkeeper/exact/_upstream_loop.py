@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from copy import deepcopy
 from operator import attrgetter
 from typing import Any
 
@@ -188,7 +189,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
     def advance(self, data_fetcher: Any) -> None:
         """Remembers the places of loaders before it fetches a batch."""
         if (loader := self.trainer.fit_loop._combined_loader) is not None:
-            self.places = loader._state_dicts()
+            self.places = deepcopy(loader._state_dicts())
         super().advance(data_fetcher)
 
     def run(self, data_fetcher: Any) -> None:
