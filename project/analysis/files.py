@@ -5,11 +5,14 @@ from tempfile import TemporaryDirectory
 
 from lightkeeper.exact import UserError
 
+_OF_RUN = {"metrics.json", "metrics.csv", "run.json"}
+
 
 def require_of_kind(path: Path, suffix: str, option: str = "--output") -> None:
     """Refuses to replace a file of another kind, such as an image, or a run's metrics."""
-    is_of_run = path.name == "metrics.json" and (path.parent / "checkpoints").is_dir()
-    if path.exists() and (is_of_run or path.suffix.lower() != suffix):
+    file = path.resolve()
+    is_of_run = file.name in _OF_RUN and (file.parent / "checkpoints").is_dir()
+    if file.exists() and (is_of_run or file.suffix.lower() != suffix):
         kind = "a run's own" if is_of_run else f"no {suffix} file"
         raise UserError(f"'{path}' is there already, and {kind}; name another", option)
 
