@@ -137,14 +137,23 @@ def numbers(trainer: Trainer) -> ExactDataLoader:
     return ExactDataLoader(cast(Any, torch.arange(40.0)), trainer, batch_size=4, shuffle=True)
 
 
+def resuming(folder: Path, *callbacks: Callback, **options: Any) -> Trainer:
+    """The trainer of a run that keeps all in its folder."""
+    return toy_trainer(
+        default_root_dir=folder,
+        callbacks=[LastCheckpoint(), *callbacks],
+        plugins=AtomicCheckpointIO(folder),
+        **options,
+    )
+
+
 def train(folder: Path, stop: int) -> dict[str, Any]:
     """Trains three epochs of ten batches, or goes on; returns weights and what was logged."""
     torch.manual_seed(0)
-    trainer = toy_trainer(
+    trainer = resuming(
+        folder,
+        StopAfter(stop),
         max_epochs=3,
-        default_root_dir=folder,
-        callbacks=[LastCheckpoint(), StopAfter(stop)],
-        plugins=AtomicCheckpointIO(folder),
         logger=ResumingCSVLogger(folder, name="csv", version=""),
         log_every_n_steps=2,
     )
@@ -255,16 +264,12 @@ class Rarely(Logged):
 def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_end(tmp_path, stop):
     def ends(folder: Path, stop: int) -> dict[str, Any]:
         torch.manual_seed(0)
-        trainer = toy_trainer(
+        trainer = resuming(
+            folder,
+            ExactTraining(),
+            StopAfter(stop),
+            EarlyStopping("begun", patience=9, mode="max", check_on_train_epoch_end=True),
             max_epochs=3,
-            default_root_dir=folder,
-            callbacks=[
-                LastCheckpoint(),
-                ExactTraining(),
-                StopAfter(stop),
-                EarlyStopping("begun", patience=9, mode="max", check_on_train_epoch_end=True),
-            ],
-            plugins=AtomicCheckpointIO(folder),
             logger=ResumingCSVLogger(folder, name="csv", version=""),
             precision="64-true",
             log_every_n_steps=2,
@@ -373,11 +378,11 @@ def test_batches_that_are_skipped_count_for_the_next_validation(tmp_path):
         look = LambdaCallback(
             on_validation_end=lambda trainer, _: steps.append(trainer.global_step)
         )
-        trainer = toy_trainer(
+        trainer = resuming(
+            folder,
+            StopAfter(stop),
+            look,
             max_epochs=4,
-            default_root_dir=folder,
-            callbacks=[LastCheckpoint(), StopAfter(stop), look],
-            plugins=AtomicCheckpointIO(folder),
             check_val_every_n_epoch=None,
             val_check_interval=5,
             num_sanity_val_steps=0,
@@ -434,11 +439,11 @@ def test_whatever_is_of_another_type_than_the_weights_resumes_and_counts_in_it(t
 
     def end(folder: Path, stop: int) -> dict[str, Any]:
         torch.manual_seed(0)
-        trainer = toy_trainer(
+        trainer = resuming(
+            folder,
+            ExactTraining(),
+            StopAfter(stop),
             max_epochs=3,
-            default_root_dir=folder,
-            callbacks=[LastCheckpoint(), ExactTraining(), StopAfter(stop)],
-            plugins=AtomicCheckpointIO(folder),
             precision=precision,
             check_val_every_n_epoch=2,
             num_sanity_val_steps=0,
@@ -542,11 +547,10 @@ class Stepping(Logged):
 @pytest.mark.parametrize("logger", [ResumingCSVLogger, ResumingTensorBoardLogger])
 def test_further_fits_of_one_trainer_go_on_with_its_curve_from_where_they_begin(tmp_path, logger):
     kept = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
-    trainer = toy_trainer(
+    trainer = resuming(
+        tmp_path,
+        kept,
         max_epochs=2,
-        default_root_dir=tmp_path,
-        callbacks=[LastCheckpoint(), kept],
-        plugins=AtomicCheckpointIO(tmp_path),
         logger=logger(tmp_path, name="", version=""),
         log_every_n_steps=1,
         enable_checkpointing=True,
@@ -617,12 +621,7 @@ LOADERS: dict[str, Callable[[Trainer], Any]] = {
 def test_a_run_goes_on_with_the_next_batch_of_whichever_loader(tmp_path, kind):
     def end(folder: Path, stop: int) -> dict[str, Any]:
         torch.manual_seed(0)
-        trainer = toy_trainer(
-            max_epochs=3,
-            default_root_dir=folder,
-            callbacks=[LastCheckpoint(), StopAfter(stop)],
-            plugins=AtomicCheckpointIO(folder),
-        )
+        trainer = resuming(folder, StopAfter(stop), max_epochs=3)
         model = Summing()
         trainer.fit(model, LOADERS[kind](trainer), ckpt_path=newest_checkpoint(folder))
         return model.state_dict()
@@ -693,12 +692,7 @@ class Adaptive(Logged):
 def test_a_second_fit_follows_one_that_found_its_run_finished(tmp_path):
     def end(folder: Path, phases: int) -> dict[str, Any]:
         torch.manual_seed(0)
-        trainer = toy_trainer(
-            max_epochs=1,
-            default_root_dir=folder,
-            callbacks=[LastCheckpoint()],
-            plugins=AtomicCheckpointIO(folder),
-        )
+        trainer = resuming(folder, max_epochs=1)
         trainer.fit(model := Adaptive(), numbers(trainer), ckpt_path=newest_checkpoint(folder))
         if phases > 1:
             trainer.fit_loop.max_epochs = 2
