@@ -45,8 +45,7 @@ def fit_temperature(
         return -float(likelihoods.clamp(min=torch.finfo(torch.float32).tiny).log().mean())
 
     bounds = math.log(LOWEST), math.log(HIGHEST)
-    with torch.inference_mode():
-        found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-6})
+    found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-6})
     temperature = math.exp(found.x)
     ends = [end for end in (LOWEST, HIGHEST) if math.isclose(temperature, end, rel_tol=1e-3)]
     return ends[0] if ends else temperature
@@ -68,7 +67,7 @@ def coverage_thresholds(label_probability: Tensor) -> list[float]:
 
 def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     """Bins images by the confidence of their prediction; an edge belongs to the bin below."""
-    confidence, predicted = probabilities.detach().double().max(1)
+    confidence, predicted = probabilities.double().max(1)
     indices = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
     counts = torch.bincount(indices, minlength=bins)
     means = [

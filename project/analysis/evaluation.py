@@ -59,7 +59,7 @@ def with_probabilities(
 
 
 def decisions(
-    model: ImageClassifier, labels: Tensor, logits: Tensor, temperature: Tensor | float = 1.0
+    model: ImageClassifier, labels: Tensor, logits: Tensor, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Returns probabilities of ``logits / temperature``, float (N, classes), and known labels.
 
@@ -67,8 +67,9 @@ def decisions(
     """
     known = labels >= 0
     rows = known.view(len(labels), -1).any(1)
-    scaled = logits[rows] / temperature
-    probabilities = model.probabilities(scaled.to(model.device)).cpu()
+    scaled = logits[rows].to(model.device) / temperature
+    with torch.inference_mode():
+        probabilities = model.probabilities(scaled).cpu()
     if labels.dim() == 1:
         return probabilities, labels[rows]
     pairs = torch.stack([1 - probabilities, probabilities], dim=2)

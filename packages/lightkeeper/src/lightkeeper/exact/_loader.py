@@ -224,8 +224,11 @@ class ExactDataLoader(LazyDataLoader):
         if shuffle:
             sampler: TrainingSampler | EvaluationSampler = make()
         else:
-            make.keywords.update(draw=partial(in_order, size), position=self._place)
-            ordered = make(leaves_rest=bool(options.get("drop_last")))
+            ordered = make(
+                position=self._place,
+                draw=partial(in_order, size),
+                leaves_rest=bool(options.get("drop_last")),
+            )
             sampler = _OrderedSampler(ordered, self._is_trained_on)
         batches: dict[str, Any] = {"batch_size": batch_size // devices, "sampler": sampler}
         collate = options.get("collate_fn")

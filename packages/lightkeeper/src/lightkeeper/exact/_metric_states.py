@@ -75,8 +75,8 @@ def load_metrics(trainer: Trainer, module: nn.Module, saved: list[States]) -> No
     """Restores the states that a checkpoint has, in place of those that there are."""
     _restore_steps(module, saved)
     parts = {name: part for name, part in module.named_modules() if isinstance(part, Metric)}
-    of_saved = [name for states in saved for name in states if name in parts]
-    for name in {*of_saved, *(name for name, _ in _kept(module))}:
+    saved_names = {name for states in saved for name in states}
+    for name in parts.keys() & (saved_names | {name for name, _ in _kept(module)}):
         parts[name].reset()  # also what the weights have brought, of which a process has a part
     restored: set[str] = set()
     for states in shares_of(trainer, saved):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing.queues
 import os
 import sys
-from collections.abc import Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from ._errors import ROOM_FOR_WORKERS, UserError
 if TYPE_CHECKING:  # none of them is needed for ``--help``
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.callbacks import WeightAveraging
+    from torch import Tensor
     from torch.optim.swa_utils import AveragedModel
     from torchmetrics import Metric
 
@@ -178,13 +178,13 @@ def set_update_count(metric: Metric, count: int) -> None:
     metric._update_count = count
 
 
-def merge_into(metric: Metric, state: Mapping[str, object]) -> None:
+def merge_into(metric: Metric, state: dict[str, Tensor | list[Tensor]]) -> None:
     """Merges a state into a metric's own by its reductions.
 
     ``merge_state`` refuses metrics that might need all processes in an update, as it cannot know
     that these have counted by themselves.
     """
-    metric._reduce_states({**state})
+    metric._reduce_states(state)
 
 
 def cannot_merge(metric: Metric) -> bool:
