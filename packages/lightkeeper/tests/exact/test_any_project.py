@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
-from torchmetrics.retrieval import RetrievalMAP
+from torchmetrics.retrieval import RetrievalMAP, RetrievalPrecisionRecallCurve
 
 from tests.toy import differences
 
@@ -119,15 +119,21 @@ class Scores(LightningModule):
         self.accuracy = MulticlassAccuracy(3, average="micro")
         self.auroc = MulticlassAUROC(3)
         self.retrieved = RetrievalMAP()
+        self.curve = RetrievalPrecisionRecallCurve(max_k=2)
 
     def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
         probabilities, labels = batch
         self.accuracy.update(probabilities, labels)
         self.auroc.update(probabilities, labels)
         queries = (1000 * probabilities[:, 1]).long() % QUERIES
-        self.retrieved.update(probabilities[:, 0], labels == 0, queries)
+        for metric in (self.retrieved, self.curve):
+            metric.update(probabilities[:, 0], labels == 0, queries)
         self.log_dict({"accuracy": self.accuracy, "auroc": self.auroc, "map": self.retrieved})
         self.log("count", float(len(labels)), reduce_fx="sum", sync_dist=True)
+
+    def on_test_epoch_end(self) -> None:
+        precisions, _, _ = self.curve.compute()
+        self.log("of two", precisions[1], sync_dist=True)
 
 
 def measure(folder: str, devices: int, size: int) -> None:
@@ -166,6 +172,11 @@ def test_stock_metrics_count_each_sample_once_on_any_number_of_processes(devices
         for query in range(QUERIES)
     ]
     assert result["map"] == pytest.approx(sum(precisions) / QUERIES, abs=1e-6)
+    best = [
+        torch.where(queries == query, probabilities[:, 0], -1).topk(2) for query in range(QUERIES)
+    ]
+    hits = torch.cat([labels[two.indices] == 0 for two in best])
+    assert result["of two"] == pytest.approx(hits.double().mean().item(), abs=1e-6)
 
 
 class Endless(IterableDataset[int]):
