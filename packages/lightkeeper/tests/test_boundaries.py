@@ -5,9 +5,11 @@ import doctest
 import hashlib
 import inspect
 import re
+import sys
+import tomllib
 from functools import reduce
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, requires, version
 from importlib.util import resolve_name
 from pathlib import Path
 from pkgutil import walk_packages
@@ -16,6 +18,8 @@ from typing import Any
 import lightkeeper
 import pytest
 from lightkeeper import cli, exact, images
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 LIBRARY = Path(str(lightkeeper.__file__)).parent
@@ -46,6 +50,33 @@ def test_imports_follow_the_order_of_the_parts(path):
         package, _, rest = name.partition(".")
         if package == "lightkeeper" and rest.partition(".")[0] in ORDER:
             assert rest.partition(".")[0] in allowed, name
+
+
+def installed_with(text: str, known: set[str]) -> set[str]:
+    """The names of a requirement's package, and of what that requires."""
+    required = Requirement(text)
+    name = canonicalize_name(required.name)
+    if name not in known and (required.marker is None or required.marker.evaluate({"extra": ""})):
+        known.add(name)
+        for part in requires(name) or ():
+            installed_with(part, known)
+    return known
+
+
+@pytest.mark.parametrize("part", ORDER)
+def test_a_part_imports_what_the_extra_of_its_name_brings(part):
+    about = tomllib.loads((LIBRARY.parents[1] / "pyproject.toml").read_text())["project"]
+    given: set[str] = set()
+    for name in ORDER[: ORDER.index(part) + 1]:
+        for text in about["optional-dependencies"].get(name, about["dependencies"]):
+            installed_with(text, given)
+    for path in sorted((LIBRARY / part).glob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names.append(str(node.module))
+            for name in {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names}:
+                assert {*map(canonicalize_name, packages_distributions()[name])} & given, name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(LIBRARY).as_posix())

@@ -156,7 +156,6 @@ def test_what_was_logged_before_the_first_checkpoint_is_removed_before_there_is_
     assert len([*tmp_path.glob("events*")]) == 1
 
 
-@pytest.mark.filterwarnings("ignore:Experiment logs directory .* exists and is not empty")
 def test_rows_of_before_are_kept_where_a_state_is_loaded_before_there_is_a_writer(tmp_path):
     before = ResumingCSVLogger(tmp_path, "", "")
     before.log_metrics({"loss": 1.0}, 0)
@@ -171,7 +170,6 @@ def test_rows_of_before_are_kept_where_a_state_is_loaded_before_there_is_a_write
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
 
 
-@pytest.mark.filterwarnings("ignore:Experiment logs directory .* exists and is not empty")
 def test_rows_of_before_outlive_a_process_that_ends_before_it_has_restored_them(tmp_path, capsys):
     before = ResumingCSVLogger(tmp_path, "", "")
     before.log_metrics({"loss": 1.0}, 0)

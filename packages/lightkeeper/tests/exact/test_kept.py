@@ -173,9 +173,7 @@ def require_same_end(end: Callable[[Path, int], Any], folder: Path, *stops: int)
     return whole
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers", "ignore:Experiment logs directory"
-)
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("stops", [(6, 7), (13, 17, 29)])
 def test_a_run_that_stops_between_two_batches_ends_in_the_same_bits(tmp_path, stops):
     require_same_end(train, tmp_path, *stops)
@@ -257,9 +255,7 @@ class Rarely(Logged):
         return torch.stack(losses).sum() * torch.rand(())  # as dropout draws
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers", "ignore:Experiment logs directory"
-)
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("stop", [3, 9, 17])
 def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_end(tmp_path, stop):
     def ends(folder: Path, stop: int) -> dict[str, Any]:

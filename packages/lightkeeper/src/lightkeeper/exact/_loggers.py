@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -125,7 +126,9 @@ class ResumingCSVLogger(CSVLogger):
             if path.exists() and not self._aside.exists():
                 path.replace(self._aside)
             self._earlier = self._aside.read_text() if self._aside.exists() else ""
-        return super().experiment
+        with warnings.catch_warnings():  # that it will delete them
+            warnings.filterwarnings("ignore", "Experiment logs directory")
+            return super().experiment
 
     @property
     def _aside(self) -> Path:
