@@ -184,6 +184,8 @@ MISTAKES = f"""
 --trainer.max_epocs=2 -> --trainer.max_epocs=2; did you mean --trainer.max_epochs?
 --modl.arch=resnet18 -> --modl.arch=resnet18; did you mean --model.arch?
 --data.batch_sise=2 -> Option 'batch_sise' is not accepted; did you mean --data.batch_size
+--model.optimiser=SGD -> 'optimiser' is not accepted; did you mean --model.optimizer?
+--model.lr_schedular=StepLR -> 'lr_schedular' is not accepted; did you mean --model.lr_scheduler?
 --model.optimizer.lrr=2 -> 'lrr' is not accepted; did you mean --model.optimizer.lr
 --model={OWN_MODEL} --model.gama=2 -> 'gama' is not accepted; did you mean --model.
 --model.optimizer=SGD --model.momentum=2 -> 'momentum' is not accepted; did you mean --model.optimizer.momentum?

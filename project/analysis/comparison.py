@@ -29,7 +29,7 @@ _SHARES = ("val/accuracy", "test/accuracy", "val/top5", "test/top5")
 
 
 def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Reads the metrics of a set that all runs have, with ``total``, the images; and settings.
+    """Reads the metrics of a set that all runs have, ``total``, the images or NaN, and settings.
 
     Metrics have Lightning's names, such as ``test/accuracy``. Settings are text, by the names of
     options; ``images`` are those of training. Runs that repeat another, seeds included, are left
@@ -38,7 +38,7 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     results = {run: read_metrics(run) for run in runs}
     measured = {run: result.get(split) or {} for run, result in results.items()}
     metrics = pd.DataFrame.from_dict(measured, orient="index").dropna(axis="columns")
-    if "total" not in metrics:
+    if metrics.empty:
         raise UserError(f"--split: not all of these runs have measured {split}")
     configs = [_read_config(Path(run, "config.yaml")) for run in results]
     settings = pd.json_normalize(configs).set_axis(list(results))
@@ -53,7 +53,7 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
             + ", ".join(settings.index[repeats])
         )
     numbers = metrics.select_dtypes("float").add_prefix(f"{split}/")
-    return numbers.assign(total=metrics["total"])[~repeats], settings[~repeats]
+    return numbers.assign(total=metrics.get("total", nan))[~repeats], settings[~repeats]
 
 
 def finished(paths: Sequence[str]) -> list[str]:
@@ -167,7 +167,8 @@ def comparison_figure(metrics: pd.DataFrame, groups: pd.Series) -> Figure:
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, names, strict=True):
         for group, values in metrics[name].groupby(groups, sort=False):
-            images = int(metrics["total"][values.index[0]]) if name in _SHARES else None
+            total = metrics["total"][values.index[0]]
+            images = int(total) if name in _SHARES and total > 0 else None
             (mean,) = axes.plot([values.mean()], [group], "o", clip_on=False, zorder=3)
             axes.plot([*values], [group] * len(values), "|", color=mean.get_color())
             axes.hlines([group], *interval([*values], images), colors=mean.get_color())

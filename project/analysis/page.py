@@ -54,11 +54,10 @@ def render(
     curves = read_curves(run)
     steps_per_epoch = read_steps_per_epoch(run)
     names = metrics["class_names"]
-    confusion = tensor(metrics["test"]["confusion_matrix"])
+    confusion = tensor(metrics["test"].get("confusion_matrix", []))
     has_matrix = confusion.dim() == 2 and len(names) <= _MOST_NAMES
-    per_class = sorted(
-        zip(names, class_rates(metrics["test"]), strict=True), key=lambda row: row[1]["f1"]
-    )
+    rates = class_rates(metrics["test"]) if len(confusion) else []
+    per_class = sorted(zip(names, rates, strict=False), key=lambda row: row[1]["f1"])
     environment = Environment(
         loader=PackageLoader(__package__, "templates"),
         autoescape=True,
@@ -79,7 +78,7 @@ def render(
         ],
         confusion=_png_url(confusion_figure(confusion, names)) if has_matrix else None,
         is_multilabel=confusion.dim() == 3,
-        has_thresholds="threshold" in per_class[0][1],
+        has_thresholds=any("threshold" in row for row in rates),
         classes=per_class,
         shown_classes=_MOST_CLASSES,
         **{"missing": None, "intervals": {}} | images,

@@ -57,12 +57,15 @@ def metrics_table(
     With ``intervals``, and beside other metrics that have theirs, are 95% intervals, too. If images
     have groups, a line says that these intervals do not know them.
     """
+    if not columns:
+        return "  nothing was measured"
     rows = {"": list(columns)}
     brackets = interval_in_words if intervals else "{}/{}".format
     for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
-        if all(count in metrics for metrics in columns.values()):
+        if all(name in metrics for metrics in columns.values()):
             rows[name] = [
-                f"{metrics[name]:.2%} ({brackets(metrics[count], metrics['total'])})"
+                f"{metrics[name]:.2%}"
+                + (f" ({brackets(metrics[count], metrics['total'])})" if count in metrics else "")
                 for metrics in columns.values()
             ]
     for name in ("f1", *added_metrics(columns), "loss"):

@@ -133,15 +133,16 @@ class MeanLoss(Counts):
 
 
 class Accuracy(MulticlassAccuracy):
-    """The share of images classified correctly, where torchmetrics divides in float32."""
+    """The share of images classified correctly, where torchmetrics divides in float32; counts, too."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes, average="micro", validate_args=False)  # which would wait
 
-    def compute(self) -> float:  # type: ignore[override]
-        """Returns correct / all."""
+    def compute(self) -> dict[str, float]:  # type: ignore[override]
+        """Returns correct / all, and both numbers of images."""
         correct, _, _, wrong = (int(count.item()) for count in self._final_state())
-        return correct / max(correct + wrong, 1)
+        total = correct + wrong
+        return {"accuracy": correct / max(total, 1), "correct": correct, "total": total}
 
 
 class TopKAccuracy(Counts):
@@ -179,9 +180,8 @@ class MacroF1(MulticlassConfusionMatrix):
         self.confmat.view(-1).scatter_add_(0, cells, torch.ones_like(cells))
 
     def compute(self) -> dict[str, object]:  # type: ignore[override]
-        """Returns F1, correct and all images, and the matrix, a row for each true class."""
-        counts = {"correct": self.confmat.trace(), "total": self.confmat.sum()}
-        return {"f1": macro_f1(self.confmat), **counts, "confusion_matrix": self.confmat}
+        """Returns F1 and the matrix, a row for each true class."""
+        return {"f1": macro_f1(self.confmat), "confusion_matrix": self.confmat}
 
 
 def class_counts(confusion: Tensor) -> Tensor:
