@@ -181,6 +181,7 @@ class Derived(Base):
 
 
 first, newest = (type("Twice", (Derived,), {}) for _ in range(2))  # as a notebook's cell run again
+twins = [type("Twin", (Derived,), {"__module__": name}) for name in ("one_a", "one_b")]
 
 
 @cases(
@@ -188,6 +189,8 @@ first, newest = (type("Twice", (Derived,), {}) for _ in range(2))  # as a notebo
     ("Derived", Derived),
     ("no_such_module.Derived", Derived),
     ("Twice", newest),
+    ("one_a.Twin", twins[0]),
+    ("one_b.Twin", twins[1]),
     *dict.fromkeys(["Base", "collections.OrderedDict", "antigravity.Derive", "", "."]).items(),
 )
 def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_nothing_is_imported(
@@ -195,6 +198,12 @@ def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_noth
 ):
     assert imported_class(name, Base) is expected
     assert "antigravity" not in sys.modules
+
+
+@cases("name", "Twin", "where_it_was.Twin")
+def test_a_class_of_two_modules_is_none_of_them_by_its_name_alone(name):
+    with pytest.raises(UserError, match="Twin is in one_a and one_b; import one of these alone"):
+        imported_class(name, Base)
 
 
 @cases(

@@ -46,9 +46,24 @@ _allowed: set[str] = set()
 
 
 def imported_class(name: str, base: type) -> type | None:
-    """Finds a subclass by its name among those imported; of several, the one defined last."""
-    wanted = name.rpartition(".")[-1]
-    return next((cls for cls in reversed(subclasses(base)[1:]) if cls.__name__ == wanted), None)
+    """Finds a subclass by its name among those imported; of a module, the one defined last.
+
+    That is of the module which is named in front, or if this has none, as when it has moved, of the
+    only one that has.
+
+    Raises:
+        UserError: Several modules have one.
+    """
+    module, _, wanted = name.rpartition(".")
+    named = [cls for cls in subclasses(base)[1:] if cls.__name__ == wanted]
+    found = [cls for cls in named if cls.__module__ == module] or named
+    modules = {cls.__module__ for cls in found} - {"__main__"}  # which may be one of them, too
+    if len(modules) > 1:
+        raise UserError(
+            f"the checkpoint's class {printable(wanted)} is in {listed(sorted(modules))}; import one"
+            " of these alone"
+        )
+    return found[-1] if found else None
 
 
 def subclasses(base: type) -> list[type]:
