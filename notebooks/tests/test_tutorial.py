@@ -1,13 +1,16 @@
 """The tutorial trains, measures, predicts, exports and serves, from top to bottom, without a network."""
 
 import csv
+import shutil
+import sysconfig
+import venv
 from importlib.util import find_spec
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.conftest import ROOT, read_json
+from tests.conftest import ROOT, read_json, succeed
 
 TUTORIAL = ROOT / "notebooks" / "tutorial.ipynb"
 NEEDS = {"demo": ("gradio", "<iframe"), "service": ("litserve", '"buttercup":')}
@@ -51,3 +54,24 @@ def test_the_tutorial_runs_from_top_to_bottom(place):
     assert right > 8
     for cell, (package, answer) in NEEDS.items():
         assert (answer if find_spec(package) else f"pip install {package}") in said[cell]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / "packages").exists(), reason="the library is from an index")
+def test_the_kernel_that_installs_the_library_finds_it(tmp_path):
+    """As in Colab, whose packages are there, but for the library."""
+    notebook = nbformat.read(TUTORIAL, as_version=4)
+    start, photos = [cell.source for cell in notebook.cells if cell.cell_type == "code"][:2]
+    quick = "pip install --no-deps --no-index --no-build-isolation"
+    start = start.replace("pip install", quick).replace("gradio litserve", "")
+    (tmp_path / "cells.ipy").write_text(f"{start}\n{photos}\nprint(len(files), 'drawn')\n")
+    for folder in ("project", "notebooks", "packages"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("tests"))
+    for file in ("pyproject.toml", "requirements.txt", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, tmp_path)
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv" / "lib").rglob("site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    python = str(tmp_path / "venv" / "bin" / "python")
+    shown = succeed([python, "-m", "IPython", "cells.ipy"], tmp_path, PYTHONPATH="").stdout
+    assert "24 drawn" in shown
