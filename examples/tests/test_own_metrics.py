@@ -1,16 +1,20 @@
 """Models whose metrics are fewer, or others, than the template's: what commands show of them."""
 
+import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
+from project import compare
 from project.analysis import comparison
 from project.model import ImageClassifier
-from tests.conftest import BEST, RUN, SLIM, TINY, cases, evaluate, fit, read_json, report_of
+from tests.conftest import BEST, RUN, SLIM, TINY, call, cases, evaluate, fit, read_json, report_of
+from tests.test_compare import runs  # noqa: F401  # a fixture
 
 
 class WithoutF1(ImageClassifier):
@@ -66,3 +70,13 @@ def test_commands_show_what_a_model_measures(cls, row, cards, workplace, capsys)
     if cls is not Nothing:
         metrics, _ = comparison.read_runs([str(RUN)], "test")
         assert metrics["test/accuracy"].item() == test["accuracy"]
+
+
+@cases("changes", {"total": 18}, {"correct": 3})
+def test_runs_on_other_images_are_compared_with_a_note(changes, runs, capsys):  # noqa: F811
+    metrics = read_json("sgd_0/metrics.json")
+    metrics["test"] |= changes
+    Path("sgd_0/metrics.json").write_text(json.dumps(metrics))
+    call(compare, *runs)
+    noted = "the runs differ in their classes or in the number of test images\n"
+    assert capsys.readouterr().err == (noted if "total" in changes else "")

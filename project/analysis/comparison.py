@@ -40,6 +40,11 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     metrics = pd.DataFrame.from_dict(measured, orient="index").dropna(axis="columns")
     if metrics.empty:
         raise UserError(f"--split: not all of these runs have measured {split}")
+    sets = {
+        str((result[split].get("total"), result.get("class_names"))) for result in results.values()
+    }
+    if len(sets) > 1:
+        note(f"the runs differ in their classes or in the number of {split} images")
     configs = [_read_config(Path(run, "config.yaml")) for run in results]
     settings = pd.json_normalize(configs).set_axis(list(results))
     settings.columns = settings.columns.str.replace(r"\.(init_args|class_path)\b", "", regex=True)
@@ -160,7 +165,10 @@ def mcnemar(correct: Mapping[str, Sequence[bool]]) -> pd.DataFrame:
 
 
 def comparison_figure(metrics: pd.DataFrame, groups: pd.Series) -> Figure:
-    """Draws each metric: the mean of each group with its 95% interval, and its runs as ticks."""
+    """Draws each metric: the mean of each group with its 95% interval, and its runs as ticks.
+
+    The interval is over seeds, or of one run of how it might do on other images.
+    """
     names = metrics.columns.drop("total")
     size = (3 + 2.6 * len(names), 1.2 + 0.4 * groups.nunique())
     figure = Figure(figsize=size, layout="constrained", dpi=110)
@@ -176,5 +184,6 @@ def comparison_figure(metrics: pd.DataFrame, groups: pd.Series) -> Figure:
             axes.set_xlim(*pd.Series(axes.get_xlim()).clip(0, 1))
         axes.set_xlabel(name)
         axes.grid(axis="x", alpha=0.3)
+    figure.suptitle("means with 95% intervals, and ticks for runs", fontsize="small")
     panels[0].set_ylim(groups.nunique() - 0.5, -0.5)  # the first on top
     return figure
