@@ -355,7 +355,9 @@ def test_names_from_files_are_no_markup_and_what_a_run_does_not_have_is_left_out
     assert "Most confident mistakes" in text_of(report_of(run, "--root=elsewhere"))
     shutil.copytree("elsewhere/c", "elsewhere/c/more")
     changed = text_of(report_of(run, "--root=elsewhere"))
-    assert "shown: the test set has other images than when it was tested" in changed
+    assert "shown: the test set has other images than when it was tested" in changed, (
+        "a page must not show another test set: if your split took none of the copies, copy others"
+    )
 
 
 def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
