@@ -13,6 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from project import compare
 from project.analysis import comparison
 from project.model import ImageClassifier
+from project.model.metrics import TopKAccuracy
 from tests.conftest import BEST, RUN, SLIM, TINY, call, cases, evaluate, fit, read_json, report_of
 from tests.test_compare import runs  # noqa: F401  # a fixture
 
@@ -29,7 +30,8 @@ class Stock(ImageClassifier):
     """Has torchmetrics' accuracy, which does not count images."""
 
     def configure_metrics(self) -> dict[str, Metric]:
-        return {"accuracy": MulticlassAccuracy(len(self.class_names), average="micro")}
+        accuracy = MulticlassAccuracy(len(self.class_names), average="micro")
+        return {"accuracy": accuracy, "top5": TopKAccuracy(5)}
 
 
 class Nothing(ImageClassifier):

@@ -62,10 +62,11 @@ def metrics_table(
     rows = {"": list(columns)}
     brackets = interval_in_words if intervals else "{}/{}".format
     for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
+        is_counted = all({count, "total"} <= metrics.keys() for metrics in columns.values())
         if all(name in metrics for metrics in columns.values()):
             rows[name] = [
                 f"{metrics[name]:.2%}"
-                + (f" ({brackets(metrics[count], metrics['total'])})" if count in metrics else "")
+                + (f" ({brackets(metrics[count], metrics['total'])})" if is_counted else "")
                 for metrics in columns.values()
             ]
     for name in ("f1", *added_metrics(columns), "loss"):
