@@ -45,7 +45,7 @@ def images_figure(metrics: pd.DataFrame, images: pd.Series) -> Figure:
     points = metrics["test/accuracy"].groupby(images.astype(int))
     means = points.mean()
     axes.plot(means.index, means, "o-")
-    total = int(metrics["total"].iloc[0])
+    total = metrics["total"].iloc[0]
     for count, values in points:
         axes.vlines(count, *np.clip(interval([*values], total), 0, 1))
     axes.set_xticks(means.index, [f"{count:,}" for count in means.index])

@@ -38,12 +38,14 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     results = {run: read_metrics(run) for run in runs}
     measured = {run: result.get(split) or {} for run, result in results.items()}
     metrics = pd.DataFrame.from_dict(measured, orient="index").dropna(axis="columns")
-    if metrics.empty:
-        raise UserError(f"--split: not all of these runs have measured {split}")
-    sets = {
-        str((result[split].get("total"), result.get("class_names"))) for result in results.values()
-    }
-    if len(sets) > 1:
+    numbers = metrics.select_dtypes("float").add_prefix(f"{split}/")
+    if not len(numbers.columns):
+        raise UserError(
+            f"--split: not all of these runs have measured {split}, or they share no metric of it"
+        )
+    totals = {part["total"] for part in measured.values() if "total" in part}
+    classes = {str(result.get("class_names")) for result in results.values()}
+    if len(totals) > 1 or len(classes) > 1:
         note(f"the runs differ in their classes or in the number of {split} images")
     configs = [_read_config(Path(run, "config.yaml")) for run in results]
     settings = pd.json_normalize(configs).set_axis(list(results))
@@ -57,7 +59,6 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
             "left out, as their settings and seeds are those of another run: "
             + ", ".join(settings.index[repeats])
         )
-    numbers = metrics.select_dtypes("float").add_prefix(f"{split}/")
     return numbers.assign(total=metrics.get("total", nan))[~repeats], settings[~repeats]
 
 
@@ -136,7 +137,7 @@ def formatted(table: pd.DataFrame, kind: Literal["text", "markdown", "latex", "c
     return "".join([head, f"|{'---|' * len(table.columns)}\n", *rows])
 
 
-def interval(values: Sequence[float], images: int | None = None) -> tuple[float, float]:
+def interval(values: Sequence[float], images: float = nan) -> tuple[float, float]:
     """Returns the 95% interval of a mean, NaN if unknown.
 
     Of several runs, that is Student's t interval, of how seeds vary. Of one run, it is Wilson's
@@ -145,7 +146,9 @@ def interval(values: Sequence[float], images: int | None = None) -> tuple[float,
     if len(values) > 1:
         half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
         return fmean(values) - half, fmean(values) + half
-    return (nan, nan) if images is None else wilson_interval(round(values[0] * images), images)
+    if not images > 0:
+        return nan, nan
+    return wilson_interval(round(values[0] * images), int(images))
 
 
 def mcnemar(correct: Mapping[str, Sequence[bool]]) -> pd.DataFrame:
@@ -175,8 +178,7 @@ def comparison_figure(metrics: pd.DataFrame, groups: pd.Series) -> Figure:
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, names, strict=True):
         for group, values in metrics[name].groupby(groups, sort=False):
-            total = metrics["total"][values.index[0]]
-            images = int(total) if name in _SHARES and total > 0 else None
+            images = metrics["total"][values.index[0]] if name in _SHARES else nan
             (mean,) = axes.plot([values.mean()], [group], "o", clip_on=False, zorder=3)
             axes.plot([*values], [group] * len(values), "|", color=mean.get_color())
             axes.hlines([group], *interval([*values], images), colors=mean.get_color())

@@ -81,7 +81,7 @@ def render(
         has_thresholds=any("threshold" in row for row in rates),
         classes=per_class,
         shown_classes=_MOST_CLASSES,
-        **{"missing": None, "intervals": {}} | images,
+        **{"missing": None, "intervals": {}, "has_groups": False} | images,
     )
 
 
@@ -128,6 +128,7 @@ def image_sections(
         "no_grad_cam": no_cams,
         "channels": len(model.preprocessing["mean"]),
         "groups": int(groups.max()) + 1,
+        "has_groups": int(groups.max()) + 1 < len(groups),
         "split_counts": {
             split: labels[labels >= 0].bincount(minlength=len(model.class_names)).tolist()
             for split, labels in counts.items()

@@ -133,16 +133,15 @@ class MeanLoss(Counts):
 
 
 class Accuracy(MulticlassAccuracy):
-    """The share of images classified correctly, where torchmetrics divides in float32; counts, too."""
+    """The share of images classified correctly, where torchmetrics divides in float32."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes, average="micro", validate_args=False)  # which would wait
 
-    def compute(self) -> dict[str, float]:  # type: ignore[override]
-        """Returns correct / all, and both numbers of images."""
+    def compute(self) -> float:  # type: ignore[override]
+        """Returns correct / all."""
         correct, _, _, wrong = (int(count.item()) for count in self._final_state())
-        total = correct + wrong
-        return {"accuracy": correct / max(total, 1), "correct": correct, "total": total}
+        return correct / max(correct + wrong, 1)
 
 
 class TopKAccuracy(Counts):
@@ -180,8 +179,9 @@ class MacroF1(MulticlassConfusionMatrix):
         self.confmat.view(-1).scatter_add_(0, cells, torch.ones_like(cells))
 
     def compute(self) -> dict[str, object]:  # type: ignore[override]
-        """Returns F1 and the matrix, a row for each true class."""
-        return {"f1": macro_f1(self.confmat), "confusion_matrix": self.confmat}
+        """Returns F1, correct and all images, and the matrix, a row for each true class."""
+        counts = {"correct": self.confmat.trace(), "total": self.confmat.sum()}
+        return {"f1": macro_f1(self.confmat), **counts, "confusion_matrix": self.confmat}
 
 
 def class_counts(confusion: Tensor) -> Tensor:

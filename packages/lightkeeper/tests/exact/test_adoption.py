@@ -1,5 +1,6 @@
 """A script that begins to use the library: its hyperparameters, its masks, its earlier checkpoints."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,16 @@ def test_rows_of_before_are_kept_where_a_state_is_loaded_before_there_is_a_write
     again.save()
     assert (tmp_path / "metrics.csv").read_text().split() == ["loss,step", "1.0,0", "3.0,1"]
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_a_logger_lets_a_warning_of_ones_own_be_shown_once(tmp_path):
+    logger = ResumingCSVLogger(tmp_path, "", "")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for step in range(3):
+            logger.log_metrics({"loss": 1.0}, step)
+            warnings.warn("mine", stacklevel=1)
+    assert [str(part.message) for part in shown] == ["mine"]
 
 
 def test_rows_of_before_outlive_a_process_that_ends_before_it_has_restored_them(tmp_path, capsys):

@@ -182,6 +182,7 @@ class Derived(Base):
 
 first, newest = (type("Twice", (Derived,), {}) for _ in range(2))  # as a notebook's cell run again
 twins = [type("Twin", (Derived,), {"__module__": name}) for name in ("one_a", "one_b")]
+heir = type("Heir", (type("Heir", (Derived,), {"__module__": "one_a"}),), {"__module__": "one_b"})
 
 
 @cases(
@@ -191,6 +192,7 @@ twins = [type("Twin", (Derived,), {"__module__": name}) for name in ("one_a", "o
     ("Twice", newest),
     ("one_a.Twin", twins[0]),
     ("one_b.Twin", twins[1]),
+    ("Heir", heir),
     *dict.fromkeys(["Base", "collections.OrderedDict", "antigravity.Derive", "", "."]).items(),
 )
 def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_nothing_is_imported(
@@ -201,9 +203,11 @@ def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_noth
 
 
 @cases("name", "Twin", "where_it_was.Twin")
-def test_a_class_of_two_modules_is_none_of_them_by_its_name_alone(name):
+def test_a_class_of_two_modules_is_none_of_them_by_its_name_alone(name, monkeypatch):
     with pytest.raises(UserError, match="Twin is in one_a and one_b; import one of these alone"):
         imported_class(name, Base)
+    monkeypatch.setattr("lightkeeper.images._settings._allowed", {"one_a"})  # as by --import
+    assert imported_class(name, Base) is twins[0]
 
 
 @cases(

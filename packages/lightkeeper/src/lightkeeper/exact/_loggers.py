@@ -126,6 +126,8 @@ class ResumingCSVLogger(CSVLogger):
             if path.exists() and not self._aside.exists():
                 path.replace(self._aside)
             self._earlier = self._aside.read_text() if self._aside.exists() else ""
+        if self._experiment is not None:
+            return self._experiment
         with warnings.catch_warnings():  # that it will delete them
             warnings.filterwarnings("ignore", "Experiment logs directory")
             return super().experiment

@@ -48,17 +48,19 @@ _allowed: set[str] = set()
 def imported_class(name: str, base: type) -> type | None:
     """Finds a subclass by its name among those imported; of a module, the one defined last.
 
-    That is of the module which is named in front, or if this has none, as when it has moved, of the
-    only one that has.
+    Of several modules, that is of the one which is named in front, or which the user has named, or
+    the class that derives from all others.
 
     Raises:
-        UserError: Several modules have one.
+        UserError: That decides nothing.
     """
     module, _, wanted = name.rpartition(".")
     named = [cls for cls in subclasses(base)[1:] if cls.__name__ == wanted]
     found = [cls for cls in named if cls.__module__ == module] or named
-    modules = {cls.__module__ for cls in found} - {"__main__"}  # which may be one of them, too
-    if len(modules) > 1:
+    found = [cls for cls in found if _is_allowed(cls.__module__)] or found
+    # a program's own module may have another name, too
+    modules = {cls.__module__ for cls in found} - {"__main__", "__mp_main__"}
+    if len(modules) > 1 and not all(issubclass(found[-1], other) for other in found):
         raise UserError(
             f"the checkpoint's class {printable(wanted)} is in {listed(sorted(modules))}; import one"
             " of these alone"
