@@ -115,6 +115,7 @@ class ResumingCSVLogger(CSVLogger):
     """
 
     _earlier: str | None = None
+    _is_open = False
 
     @property
     @rank_zero_experiment
@@ -126,8 +127,9 @@ class ResumingCSVLogger(CSVLogger):
             if path.exists() and not self._aside.exists():
                 path.replace(self._aside)
             self._earlier = self._aside.read_text() if self._aside.exists() else ""
-        if self._experiment is not None:
-            return self._experiment
+        if self._is_open:  # to change filters lets warnings of others be shown again
+            return super().experiment
+        self._is_open = True
         with warnings.catch_warnings():  # that it will delete them
             warnings.filterwarnings("ignore", "Experiment logs directory")
             return super().experiment
