@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from tests.conftest import ROOT, SMALL_FILES, load, make_folder, read_json, small, stop_at
 
 PAGE = (ROOT / "docs" / "kaggle_and_colab.md").read_text()
+DISTRIBUTIONS = packages_distributions()  # which takes long
 OF_EXTRAS = {"comparison.py"}  # whose command needs the extra compare
 
 
@@ -41,7 +42,7 @@ def test_a_module_imports_nothing_beyond_the_requirements_that_the_page_installs
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
         for name in {name.partition(".")[0] for name in names}:
             if name not in {*sys.stdlib_module_names, "project"} and file.name not in OF_EXTRAS:
-                assert {*map(canonicalize_name, packages_distributions()[name])} & given, name
+                assert {*map(canonicalize_name, DISTRIBUTIONS[name])} & given, name
 
 
 def test_a_run_resumes_the_next_day_from_read_only_input(workplace):

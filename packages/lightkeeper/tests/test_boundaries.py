@@ -66,6 +66,7 @@ def installed_with(text: str, known: set[str]) -> set[str]:
 @pytest.mark.parametrize("part", ORDER)
 def test_a_part_imports_what_the_extra_of_its_name_brings(part):
     about = tomllib.loads((LIBRARY.parents[1] / "pyproject.toml").read_text())["project"]
+    distributions = packages_distributions()  # which takes long
     given: set[str] = set()
     for name in ORDER[: ORDER.index(part) + 1]:
         for text in about["optional-dependencies"].get(name, about["dependencies"]):
@@ -76,7 +77,7 @@ def test_a_part_imports_what_the_extra_of_its_name_brings(part):
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names.append(str(node.module))
             for name in {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names}:
-                assert {*map(canonicalize_name, packages_distributions()[name])} & given, name
+                assert {*map(canonicalize_name, distributions[name])} & given, name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(LIBRARY).as_posix())
