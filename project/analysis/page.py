@@ -56,8 +56,9 @@ def render(
     names = metrics["class_names"]
     confusion = tensor(metrics["test"].get("confusion_matrix", []))
     has_matrix = confusion.dim() == 2 and len(names) <= _MOST_NAMES
-    rates = class_rates(metrics["test"]) if len(confusion) else []
-    per_class = sorted(zip(names, rates, strict=False), key=lambda row: row[1]["f1"])
+    known = names if len(confusion) else []
+    rates = class_rates(metrics["test"]) if known else []
+    per_class = sorted(zip(known, rates, strict=True), key=lambda row: row[1]["f1"])
     environment = Environment(
         loader=PackageLoader(__package__, "templates"),
         autoescape=True,

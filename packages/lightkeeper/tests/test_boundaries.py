@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 import tomllib
+from collections.abc import Iterable
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import packages_distributions, requires, version
@@ -23,6 +24,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 LIBRARY = Path(str(lightkeeper.__file__)).parent
+ROOT = LIBRARY.parents[3]
 FILES = sorted(LIBRARY.rglob("*.py"))
 FACES: dict[str, Any] = {"exact": exact, "images": images, "cli": cli}
 ORDER = [*FACES]
@@ -63,21 +65,38 @@ def installed_with(text: str, known: set[str]) -> set[str]:
     return known
 
 
-@pytest.mark.parametrize("part", ORDER)
-def test_a_part_imports_what_the_extra_of_its_name_brings(part):
-    about = tomllib.loads((LIBRARY.parents[1] / "pyproject.toml").read_text())["project"]
-    distributions = packages_distributions()  # which takes long
+def require_installed(paths: Iterable[Path], requirements: Iterable[str], own: str = "") -> None:
+    """Requires that what modules import as they are imported is installed with requirements."""
     given: set[str] = set()
-    for name in ORDER[: ORDER.index(part) + 1]:
-        for text in about["optional-dependencies"].get(name, about["dependencies"]):
-            installed_with(text, given)
-    for path in sorted((LIBRARY / part).glob("*.py")):
+    for text in requirements:
+        installed_with(text, given)
+    distributions = packages_distributions()  # which takes long
+    for path in paths:
         for node in ast.parse(path.read_text()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names.append(str(node.module))
-            for name in {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names}:
-                assert {*map(canonicalize_name, distributions[name])} & given, name
+            packages = {name.partition(".")[0] for name in names}
+            for name in packages - {*sys.stdlib_module_names, own}:
+                assert {*map(canonicalize_name, distributions[name])} & given, (path, name)
+
+
+@pytest.mark.parametrize("part", ORDER)
+def test_a_part_imports_what_the_extra_of_its_name_brings(part):
+    about = tomllib.loads((LIBRARY.parents[1] / "pyproject.toml").read_text())["project"]
+    extras = about["optional-dependencies"]
+    parts = ORDER[: ORDER.index(part) + 1]
+    brought = [text for name in parts for text in extras.get(name, about["dependencies"])]
+    require_installed((LIBRARY / part).glob("*.py"), brought)
+
+
+@pytest.mark.skipif(not (ROOT / "project").is_dir(), reason="the template is not here")
+def test_the_template_imports_what_its_requirements_bring():
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    brought = [text for line in lines if (text := line.partition("#")[0].strip())]
+    paths = {*(ROOT / "project").rglob("*.py")}
+    # its command needs the extra compare
+    require_installed(paths - {ROOT / "project/analysis/comparison.py"}, brought, "project")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(LIBRARY).as_posix())
