@@ -77,8 +77,16 @@ def test_what_decides_the_pixels_decides_the_file_wherever_the_root_is(start, tm
 
 
 def test_a_full_disk_is_an_error_before_training_unless_the_file_is_whole(start, monkeypatch):
-    whole = epoch(start())
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    assert torch.equal(epoch(start()), whole)
-    with pytest.raises(UserError, match=r"cache: '.*' cannot be written \(No space left"):
-        start(image_size=24)
+    """A file is also too large if the rest would be for less than another one like it."""
+    whole = start()
+    expected = epoch(whole)
+    free = SimpleNamespace(free=1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free)
+    assert torch.equal(epoch(start()), expected)
+    room = 2 * whole.cache.path.stat().st_size
+    whole.cache.path.unlink()
+    for free.free in (1000, room - 1):
+        with pytest.raises(UserError, match=r"cache: '.*' cannot be written \(No space left"):
+            start()
+    free.free = room
+    assert torch.equal(epoch(start()), expected)

@@ -36,7 +36,7 @@ CROP_TRIES = 10
 """The number of regions drawn for an image, of which the first that fits is cropped."""
 
 _CACHE_VERSION = 3  # another number where the layout of its file changes
-_LEFT_FREE = 2**30  # bytes of the disk that are for others
+_LEFT_FREE = 2**30  # bytes of the disk that are for others, or as many as a smaller cache takes
 _CHECKED = 2**32  # beside a checksum: that there is one
 
 Scale = tuple[float, float]
@@ -164,8 +164,9 @@ def _allocate(path: Path, size: int) -> None:
     # the file is truncated to its size last; it may use fewer blocks, compressed
     if path.exists() and path.stat().st_size >= size:
         return
-    if shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
-        needs = f"it needs {size / 1e6:,.1f} MB, and leaves 1 GiB free"
+    room = size + min(size, _LEFT_FREE)
+    if shutil.disk_usage(path.parent).free < room:
+        needs = f"it needs {room / 1e6:,.1f} MB free, of which it takes {size / 1e6:,.1f}"
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {needs}")
     with open(path, "ab") as file:
         if hasattr(os, "posix_fallocate"):  # macOS has no such call
