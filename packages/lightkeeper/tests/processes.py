@@ -189,6 +189,7 @@ def fork(
 
     def life() -> None:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
         if log is not None:
             output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(output, 1)
