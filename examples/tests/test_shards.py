@@ -30,6 +30,11 @@ class Counted(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
 
     protocol = "counted"
 
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        stripped: str = super()._strip_protocol(path.removeprefix("counted://"))
+        return stripped
+
     def get_file(self, path: str, *args: Any, **options: Any) -> None:
         with open("fetched", "a") as log:
             log.write(f"{Path(path).name}\n")
