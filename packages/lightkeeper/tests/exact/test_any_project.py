@@ -130,6 +130,7 @@ class Scores(LightningModule):
             metric.update(probabilities[:, 0], labels == 0, queries)
         self.log_dict({"accuracy": self.accuracy, "auroc": self.auroc, "map": self.retrieved})
         self.log("count", float(len(labels)), reduce_fx="sum", sync_dist=True)
+        self.log("mean", probabilities[:, 0].mean(), sync_dist=True)
 
     def on_test_epoch_end(self) -> None:
         precisions, _, _ = self.curve.compute()
@@ -163,6 +164,7 @@ def test_stock_metrics_count_each_sample_once_on_any_number_of_processes(devices
     assert in_a_fork(measure, str(tmp_path), devices, size) == 0
     result, probabilities, labels = torch.load(tmp_path / "result.pt", weights_only=True)
     assert result["count"] == size
+    assert result["mean"] == pytest.approx(probabilities[:, 0].double().mean().item(), abs=1e-6)
     assert result["accuracy"] == pytest.approx(accuracy_score(labels, probabilities.argmax(1)))
     expected = roc_auc_score(labels, probabilities, multi_class="ovr")
     assert result["auroc"] == pytest.approx(expected, abs=1e-6)

@@ -39,7 +39,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         """Writes the file, or leaves what was there before.
 
-        Hyperparameters that a file cannot hold, such as a network, are left out, with a note.
+        Hyperparameters that a file cannot hold, such as a network, are left out, with a note. Dicts
+        and sequences of other classes, such as ``defaultdict`` and ``deque``, are read as dicts and
+        lists, and paths as text: a ``load_state_dict`` makes its own of them.
 
         Raises:
             TypeError: Something else is neither a number, text, a tensor, a list nor a dict.

@@ -110,6 +110,7 @@ class LastCheckpoint(Callback):
         self._request = StopRequest()
         self._loaded: Checkpoint = {}  # what of a checkpoint is left to restore
         self._is_saving = False
+        self._begins = False  # loggers' files are as an earlier process left them
         self._save_took = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -120,6 +121,7 @@ class LastCheckpoint(Callback):
         if stage == "fit":  # another one, perhaps
             self._request.made = False
             self._loaded = {}
+            self._begins = True
         self._request.listen()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: object) -> None:
@@ -129,12 +131,13 @@ class LastCheckpoint(Callback):
     on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuses another callback that would write the same files."""
+        """Refuses a ModelCheckpoint that would write the same files."""
         callbacks = trainer.checkpoint_callbacks
         require_own_files(callbacks, trainer.default_root_dir, {"last", "previous"})
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores what Lightning and torch cast as they load, or begins loggers' files anew."""
+        self._begins = False
         if self._loaded:
             open_validation(trainer)
         else:
@@ -149,6 +152,7 @@ class LastCheckpoint(Callback):
                     parameter.grad = own[name].to(parameter)
         self._saved_at = self._agreed_at = time.monotonic()
         self._agreed_step = self._next_agreement = trainer.global_step
+        self._due_at = max(0, trainer.global_step - 1)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
@@ -169,6 +173,7 @@ class LastCheckpoint(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the newest metrics of a run that had ended, in which Lightning does nothing."""
+        self._begins = False
         self._restore_metrics(trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -187,7 +192,8 @@ class LastCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
     ) -> None:
         """Adds states of metrics and loggers, and whether training was ended."""
-        checkpoint[_LOGGERS] = save_loggers(trainer)
+        # a Tuner saves, and restores, before training has begun
+        checkpoint[_LOGGERS] = {} if self._begins else save_loggers(trainer)
         # what saves as a validation ends does so before Lightning resets its metrics
         concluded = [] if self._is_saving else validated_metrics(trainer)
         checkpoint[_STATES] = save_metrics(pl_module, concluded)
@@ -199,8 +205,9 @@ class LastCheckpoint(Callback):
             uncount_fetched(trainer, checkpoint)
             if _keeps_gradients(pl_module):
                 checkpoint[_GRADIENTS] = _gradients_of(pl_module)
-        newest = trainer.callback_metrics.items()
-        checkpoint[_METRICS] = cpu_copies({name: torch.as_tensor(x) for name, x in newest})
+        checkpoint[_METRICS] = cpu_copies(
+            {name: torch.as_tensor(value) for name, value in trainer.callback_metrics.items()}
+        )
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -220,10 +227,10 @@ class LastCheckpoint(Callback):
             reopen_epoch(checkpoint)
 
     def _restore_metrics(self, trainer: Trainer, module: LightningModule) -> None:
-        # a checkpoint from before has numbers
-        newest = self._loaded.pop(_METRICS, {})
-        metrics = {name: torch.as_tensor(value) for name, value in newest.items()}
-        trainer.callback_metrics.update(metrics)
+        trainer.callback_metrics.update(
+            # a checkpoint from before has numbers
+            {name: torch.as_tensor(value) for name, value in self._loaded.pop(_METRICS, {}).items()}
+        )
         if (states := self._loaded.pop(_STATES, None)) is not None:
             load_metrics(trainer, module, states)
 
@@ -234,7 +241,9 @@ class LastCheckpoint(Callback):
         """
         step = trainer.global_step
         now = time.monotonic()
-        is_due = self.every_n_steps is not None and step > 0 and step % self.every_n_steps == 0
+        every = self.every_n_steps
+        is_due = every is not None and step // every > self._due_at // every
+        self._due_at = step  # a batch may take no step, or several
         # clocks differ: the first process decides
         is_time = trainer.is_global_zero and self._is_time(now, between_epochs and step > 0)
         action = Action.SAVE if is_due or is_time else Action.CONTINUE
@@ -295,8 +304,13 @@ def _keeps_gradients(module: LightningModule) -> bool:
 
 def _gradients_of(module: LightningModule) -> list[State]:
     """Returns a module's gradients, of each process unless all have the same."""
-    parameters = module.named_parameters()
-    own = cpu_copies({name: p.grad.to_dense() for name, p in parameters if p.grad is not None})
+    own = cpu_copies(
+        {
+            name: parameter.grad.to_dense()
+            for name, parameter in module.named_parameters()
+            if parameter.grad is not None
+        }
+    )
     digest = blake2b()
     for gradient in own.values():
         digest.update(gradient.double().numpy().tobytes())

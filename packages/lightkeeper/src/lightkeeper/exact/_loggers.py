@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from ._errors import note
 from ._files import write_text
@@ -138,6 +139,16 @@ class ResumingCSVLogger(CSVLogger):
     def _aside(self) -> Path:
         return Path(self.log_dir, ".metrics.before.csv")
 
+    @rank_zero_only
+    def save(self) -> None:
+        """Writes the newest rows; replaces a file that needs columns, which Lightning empties first."""
+        path = Path(self.experiment.metrics_file_path)
+        columns = {*self.experiment.metrics_keys}.union(*self.experiment.metrics)
+        if len(columns) > len(self.experiment.metrics_keys) and path.exists():
+            with path.open(newline="") as file:
+                self._replace(path, sorted(columns), [*csv.DictReader(file)])
+        super().save()
+
     def state_dict(self) -> State:
         """Returns the names of the columns and the number of rows, once they are written."""
         self.save()
@@ -159,10 +170,13 @@ class ResumingCSVLogger(CSVLogger):
         earlier = [*csv.DictReader(io.StringIO(self._earlier or ""))][:rows]
         if len(earlier) < rows:
             note(f"'{path}' is lost or cut, and with it rows of before")
+        self._replace(path, columns, earlier)
+
+    def _replace(self, path: Path, columns: list[str], rows: list[dict[str, str]]) -> None:
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns, extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(earlier)
+        writer.writerows(rows)
         write_text(path, text.getvalue())
         self.experiment.metrics_keys = list(columns)
 
@@ -177,7 +191,8 @@ def is_logged(trainer: Trainer) -> bool:
     """Returns True if the current batch concludes a step after which training is logged.
 
     That is every ``log_every_n_steps``, or the last step of each epoch that has fewer, or whose
-    length is not known.
+    length is not known; at this last one, Lightning's loggers write steps only if
+    ``classifier_callbacks`` of ``lightkeeper.images`` are there.
     """
     every = logging_interval(trainer)
     if every == 0 or is_accumulating(trainer):

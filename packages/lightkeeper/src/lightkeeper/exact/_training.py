@@ -15,6 +15,7 @@ from torchmetrics import Metric
 from ._checkpoint_io import Checkpoint
 from ._metric_states import join_retrieved
 from ._upstream import average_of, callbacks_of, follow_until_averaging, keep_average
+from ._upstream_loop import count_in_floats
 
 _OF_METRICS = {HalfPrecision: torch.float32, DoublePrecision: torch.float64}
 
@@ -157,6 +158,7 @@ class ExactTraining(Callback):
     ) -> None:
         """Keeps the types of metrics, and joins lists before Lightning computes with them."""
         settle_types(trainer, pl_module)
+        count_in_floats(trainer)
         batches = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
         if trainer.sanity_checking:
             batches = trainer.num_sanity_val_batches

@@ -118,7 +118,8 @@ def position_of(trainer: Trainer) -> tuple[int, int]:
     Raises:
         UserError: The module fetches its batches itself, which Lightning counts otherwise.
     """
-    if "dataloader_iter" in signature(trainer.lightning_module.training_step).parameters:
+    module = trainer.lightning_module  # none before the trainer fits
+    if module and "dataloader_iter" in signature(module.training_step).parameters:
         raise UserError("training_step takes dataloader_iter, which hides its place: take a batch")
     loop = trainer.fit_loop
     epochs: Any = loop.epoch_progress.current  # declared as its base

@@ -76,6 +76,16 @@ def open_validation(trainer: Trainer) -> None:
         trainer.training = True
 
 
+def count_in_floats(trainer: Trainer) -> None:
+    """Makes means exact where processes have different numbers of samples.
+
+    Lightning rounds the mean of these numbers down, as they are integers.
+    """
+    for result in (trainer._results or {}).values():
+        if result.is_tensor and result.meta.is_mean_reduction:
+            result.cumulated_batch_size = result.cumulated_batch_size.float()
+
+
 def uncount_fetched(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Saves where loaders stood before a batch that was fetched and that nothing was done with."""
     loop = trainer.fit_loop.epoch_loop
@@ -233,6 +243,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         self._results.arguments = state_dict.get("arguments", {})
         self._results.steps = state_dict.get("steps", {})
         self.validated = state_dict.get("validated", {})
+        self.val_loop._has_run = False  # of an earlier fit, or a resumed epoch's last batch is lost
 
     def _broadcast_sigterm_tensor(self) -> None:
         """Sends nothing: no handler of Lightning's waits for it."""
