@@ -266,6 +266,7 @@ def table(*rows, header="path,label,split"):
         r"/a\.json and .*/b\.json name the classes differently",
     ),
     ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column: must name"),
+    ({"t.csv": "file,label\nimg/0.jpg,3\nimg/1.jpg,3.0\n"}, r"column label has '3' and '3\.0'"),
     ({"t.json": "[{}]"}, "each line must be the object of an image"),
     ({"t.json": "[\n {}\n]"}, "line 1, column 1: Expecting value; each line must be an image's"),
     ({"t.zip": "PK\3\4\0\0"}, "is no plain text .*: save a spreadsheet as CSV, unpack an arch"),
@@ -296,9 +297,14 @@ def test_a_test_table_whose_column_of_labels_has_another_name_is_no_set_without_
         module(file).files()
 
 
-def test_a_row_that_lacks_its_group_is_named(tmp_path):
+def test_a_row_that_lacks_its_group_is_named_and_a_group_that_is_written_in_two_ways(tmp_path):
     file = write_tables(tmp_path, {"img/{}.jpg": 12}, table(header="path,label,patient"))
     with pytest.raises(UserError, match="line 2: it has no patient"):
+        module(file, group="patient").files()
+    file.write_text(
+        "path,label,patient\nimg/0.jpg,a,7.0\nimg/1.jpg,b,7\n"
+    )  # ints and floats joined
+    with pytest.raises(UserError, match=r"file: the column patient has '7' and '7\.0': write each"):
         module(file, group="patient").files()
 
 

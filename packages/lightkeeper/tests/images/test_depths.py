@@ -1,6 +1,7 @@
 """Files of any depth: each becomes the picture that its numbers are, or is refused."""
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightkeeper.exact._errors import UnreadableFileError
+from lightkeeper.exact._errors import LocalError, UnreadableFileError
 from lightkeeper.images._decode import open_image, read_bands, upright_pixels, upright_size
 from PIL import Image
 
@@ -221,6 +222,13 @@ def test_bands_of_a_tiff_are_brightness_or_refused(tmp_path, photometric, bits, 
     path = tiff(tmp_path / f"image.{suffix}", numbers(1, bits), bits, photometric, tags=tags)
     with pytest.raises(UnreadableFileError, match=why):
         read_bands(path, (1, 16 if bits > 8 else 8))
+
+
+def test_a_package_that_few_images_need_is_named_with_the_image(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tifffile", None)  # as where it is not installed
+    path = tiff(tmp_path / "image.tif", numbers(1, 8), 8, BLACK_IS_ZERO)
+    with pytest.raises(LocalError, match=r"image\.tif' needs the package tifffile: pip install"):
+        read_bands(path, (1, 8))
 
 
 @cases(

@@ -85,6 +85,9 @@ def unreadable_errors(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
+    except ModuleNotFoundError as error:
+        text = f"'{printable(path)}' needs the package {error.name}: pip install {error.name}"
+        raise LocalError(text) from error
     except (UserError, ImportError):
         raise
     except Exception as error:  # damaged files raise nearly every kind

@@ -173,3 +173,14 @@ def _split(text: str, separator: str, strict: bool = True) -> list[tuple[int, li
     lines = StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=strict)
     return [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
+
+
+def require_one_form(sheets: Sequence[Sheet], column: str) -> None:
+    """Refuses a number that is written as 3 and as 3.0: two classes or groups would be one."""
+    cells = {row.get(column, "") for sheet in sheets for row in sheet.rows.values()}
+    if twice := sorted(cells & {cell.removesuffix(".0") for cell in cells if cell.endswith(".0")}):
+        raise UserError(
+            f"the column {printable(column)} has '{twice[0]}' and '{twice[0]}.0': write each number"
+            " in one way",
+            "file",
+        )

@@ -19,7 +19,7 @@ from ._layout import (
 )
 from ._preprocessing import Bands
 from ._scan import images_below, is_image, prefix_of, spelt
-from ._sheet import LABELS, Sheet, key_of, likely_labels, read_sheet
+from ._sheet import LABELS, Sheet, key_of, likely_labels, read_sheet, require_one_form
 from ._splits import SPLITS
 
 _PATHS = (
@@ -83,6 +83,8 @@ class Table:
         unused = [name for name in others if name not in labels]
         folders = {self.root, *(file.parent for file in self.files.values())}
         of_names, names = names_of_numbers([*sheets.values()], labels, folders, self.class_names)
+        for column in {self.group or "", *(() if names else labels)}:
+            require_one_form([*sheets.values()], column)
         notes = [
             f"classes from the {_columns(labels)}"
             if labels
