@@ -158,7 +158,7 @@ def test_a_command_that_needs_neither_torch_nor_lightning_imports_neither(names,
     ("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory", True),
     ("Read error [127.0.0.1]:9946: Connection reset by peer", True),
     ("Too many open files. Communication with the workers is no longer possible.", True),
-    ("a bug", False),
+    ("a bug, of samples that are grouped by peer", False),
 )
 def test_a_run_may_resume_after_what_the_machine_did(text, may):
     assert is_of_machine(RuntimeError(text)) is may

@@ -66,6 +66,12 @@ def test_what_leads_out_of_a_run_or_nowhere_is_refused(tmp_path, run, name, kind
     assert file.read_text() == "theirs"
 
 
+def test_a_root_that_is_a_link_to_nowhere_is_named(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "not_mounted")
+    with pytest.raises(UserError, match="runs' is no folder, but perhaps a link to a disk"):
+        RunFolder(tmp_path / "runs", "first").create()
+
+
 def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run, tmp_path):
     def hold() -> None:
         run.create()

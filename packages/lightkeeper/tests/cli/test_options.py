@@ -76,6 +76,7 @@ KEPT = f"""
 {ADAMW.replace("r=A", "r.class_path=torch.optim.A").replace("r.lr", "r.init_args.lr")} -> model.optimizer.lr: 0.003
 {MODEL} -> model.gamma: 2.0, model.layer_decay: 0.2, model.optimizer.lr: 0.25, model.optimizer.eps: 0.1
 --trainer.logger=CSVLogger --trainer.logger.save_dir=x -> trainer.logger.save_dir: x
+--trainer.default_root_dir=#1 -> trainer.default_root_dir: "#1"
 --model.arch=resnet34 --model.optimizer=AdamW --model.lr_scheduler=StepLR --model.lr_scheduler.step_size=3 -> {STEPPED}
 --config={{model: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}} -> {STEPPED}
 --config={{model: {{class_path: Model, init_args: {{optimizer: AdamW, {STEPS}}}, arch: resnet34}}}} -> {STEPPED}

@@ -198,6 +198,7 @@ def test_ctrl_c_keeps_the_rows(checkpoint, photos, workplace):
     (["--output=no/folder.csv"], "parent directory does not exist"),
     (["--resume"], "--resume needs --output"),
     (["--resume", "--output=a.csv", "--embeddings=a.npy"], "it cannot continue --embeddings"),
+    (["--resume", "--output=a.csv", "--overwrite"], "nor --overwrite what it continues"),
     (["--output=a.csv", "--embeddings=a.csv"], "--output: must be a file that no other"),
     ([], "there are no images in"),
 )

@@ -251,6 +251,24 @@ def test_what_decides_a_run_cannot_change_when_it_resumes(workplace, capsys, opt
     assert (RUN / "config.yaml").read_text() == config
 
 
+class WeightedClassifier(ToyClassifier):
+    """Begins with weights of a file."""
+
+    def __init__(self, *args: Any, weights: str | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        assert weights is None or Path(weights).exists()
+
+
+def test_weights_that_a_run_began_with_are_not_read_again_and_cannot_change(workplace, capsys):
+    model, weights = f"--model={__name__}.WeightedClassifier", Path("first.pt")
+    weights.touch()
+    stop_at(3, model, f"--model.weights={weights}")
+    weights.unlink()
+    assert CANNOT_CHANGE in one_line(lambda: fit(model, "--model.weights=other.pt"), capsys)
+    fit(model)
+    assert f"\n    weights: {weights}\n" in (RUN / "config.yaml").read_text()
+
+
 STOP_EARLY = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/loss"
 
 

@@ -9,7 +9,7 @@ from ._folder import RunFolder
 _KEPT = ("model", "monitor", "mode")
 _NOTED = ("data", "seed_everything", "trainer", "callbacks")
 _MAY_CHANGE = (  # the numbers depend on none of these, or a note of its own has it
-    *("model.weights", "model.compile"),
+    "model.compile",
     *("data.num_workers", "data.prefetch_factor", "data.device_cache"),
     *("trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
     *("trainer.default_root_dir", "trainer.devices", "trainer.num_", "trainer.fast_dev_run"),

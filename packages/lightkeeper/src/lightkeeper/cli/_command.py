@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from jsonargparse import Namespace, set_dumper
+import yaml
+from jsonargparse import Namespace, set_dumper, set_loader
 from jsonargparse.typing import restricted_number_type
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -16,7 +17,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from ..exact._errors import LINES, UserError, note, printable, require
 from ._classes import ClassParser, candidates, class_parser
 from ._command_line import MODEL_BASES, TRAINER_BASES, Bases, CommandLine
-from ._parser import full_name, name_of, to_yaml
+from ._parser import full_name, name_of, read_value, to_yaml
 from ._trainer import ExactTrainer
 from ._upstream import options_of
 
@@ -120,6 +121,7 @@ class Command(LightningCLI):
         assert isinstance(parser, ClassParser)
         parser.follows = FOLLOWS
         set_dumper("yaml", to_yaml)
+        set_loader("yaml", read_value, (yaml.YAMLError,))
         parser.set_defaults(dict(self.defaults))  # also of options that a subclass has added
         line = CommandLine(sys.argv[1:] if args is None else map(str, args))
         self.command = shlex.join([*str(parser.prog).split(), *line.words])

@@ -210,6 +210,8 @@ def _class_or_value(key: str, base: type, value: object) -> object:
     if key == _CALLBACKS:  # of a function that returns one
         is_other = "." in value and imported(value) is not None
     if cls is None and not is_other:
+        if "." in value and imported(value) is not None:
+            raise UserError(f"--{key}: '{value}' is no class that derives from {base.__name__}")
         nearest = closest(value, [cls.__name__ for cls in candidates(base)])
         meant = f"did you mean {nearest}? " if nearest else ""
         kinds = f"folder, file or {base.__name__}" if key == "data" else base.__name__

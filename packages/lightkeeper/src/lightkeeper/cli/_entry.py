@@ -40,8 +40,9 @@ _KNOWN = {
     "DefaultCPUAllocator: ": NO_MEMORY,
     "Too many open files. Comm": NO_FILES,  # torch hides the system's error
     "is killed by signal: Killed": WORKER_DIED,  # one that aborts has a bug
-    "exited unexpectedly": WORKER_DIED,
-    "by peer": PEER_ENDED,
+    ") exited unexpectedly": WORKER_DIED,
+    "closed by peer": PEER_ENDED,
+    "reset by peer": PEER_ENDED,
     "Early stopping conditioned on metric": "",
     "`val_check_interval` (": "",
     "surrogates not allowed": "the name of a file is not UTF-8; rename it",

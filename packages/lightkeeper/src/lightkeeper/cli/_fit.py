@@ -125,7 +125,8 @@ class FitCommand(Command):
             raise UserError("--max-restarts needs a --name, by which processes find the run again")
         trainer = config.trainer
         data, model = (config[key].class_path.rpartition(".")[-1] for key in ("data", "model"))
-        arch = config.model.init_args.get("arch", model)  # a class of the user's may have none
+        options = config.model.init_args
+        arch = options.get("arch", model)  # a class of the user's may have none
         name = derived_name(data, arch) if config.name is None else config.name
         root = "runs" if trainer.default_root_dir is None else trainer.default_root_dir
         self.run = RunFolder(root, name)
@@ -134,13 +135,15 @@ class FitCommand(Command):
         self._earlier = (
             read_config(str(self.run.config)) if resumed and self.run.config.is_file() else {}
         )
+        if "weights" in options and options.weights is None:
+            options.weights = self._earlier.get("model.weights")
         self.prepare_options(config, self._earlier)
         if trainer.precision is None and not trainer.plugins:  # which may be one of precision
             trainer.precision = best_precision(trainer.accelerator)
         # without this folder's paths, so that another run can use it
         self._saved_config = config.clone()
-        if resumed and "weights" in config.model.init_args:
-            config.model.init_args.weights = None  # the checkpoint has them
+        if resumed and "weights" in options:
+            options.weights = None  # the checkpoint has them
         place_in_folder(trainer, self.run.path)
         tune_malloc()
 

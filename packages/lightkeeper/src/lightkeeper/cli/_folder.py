@@ -61,7 +61,12 @@ class RunFolder:
     def create(self) -> None:
         """Makes the folder, and locks out other processes."""
         self._require_no_way_out()
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, FileNotFoundError) as error:
+            raise UserError(
+                f"'{error.filename}' is no folder, but perhaps a link to a disk that is not there"
+            ) from error
         self._keep_others_out(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644))
         self.require_unfinished()  # it may have been finished just now
 

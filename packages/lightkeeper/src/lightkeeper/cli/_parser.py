@@ -23,6 +23,8 @@ from ._upstream import options_of
 
 _LABEL = 40  # columns of an option's name
 _NUMBER = re.compile(r"[-+]?[0-9_.]+([eE][-+]?[0-9]+)?$")
+_NULLS = ("", "null", "~")
+_load = get_loader("yaml")  # which reads 1e-3 as a number
 _OUTPUTS = ("--output", "--output_predictions", "--embeddings")
 
 
@@ -204,13 +206,19 @@ def to_yaml(values: object, in_braces: bool = False) -> str:
     )
 
 
+def read_value(text: str) -> object:
+    """Reads an option's value; what YAML takes for a comment, such as ``#1``, is text."""
+    value: object = _load(text)
+    return text if value is None and text.strip().lower() not in _NULLS else value
+
+
 def read_yaml(text: str, name: str) -> object:
     """Reads YAML; ``name`` says in messages where it is from.
 
     Refuses a key that is given twice, of which YAML's readers keep the last in silence.
     """
     try:
-        content: object = get_loader("yaml")(text)  # which reads 1e-3 as a number
+        content: object = _load(text)
         for mapping in _mappings(yaml.compose(text, yaml.SafeLoader)):
             keys = [str(key.value) for key, _ in mapping.value]
             if twice := [key for key in keys if keys.count(key) > 1]:

@@ -72,9 +72,10 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
         predict()
         return 0
     output = options.output
-    if options.resume and (output is None or options.embeddings is not None):
+    if options.resume and (output is None or options.embeddings is not None or options.overwrite):
         raise UserError(
-            "--resume needs --output, whose rows it continues; it cannot continue --embeddings"
+            "--resume needs --output, whose rows it continues; it cannot continue --embeddings,"
+            " nor --overwrite what it continues"
         )
     _require_new("--output", output, options.overwrite or options.resume)
     _require_new("--embeddings", options.embeddings, options.overwrite)
