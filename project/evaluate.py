@@ -179,8 +179,8 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         temperature = fit_temperature(val.logits, decide)
         if temperature in (LOWEST, HIGHEST):
             note(
-                f"the best temperature is not between {LOWEST} and {HIGHEST}: validate on more images,"
-                " or train for longer"
+                f"the best temperature is not between {LOWEST} and {HIGHEST}, of which it gets the"
+                " nearest: validate on more images, or train for longer"
             )
         after, _ = decide(val.logits, temperature)
         of_before = after[range(len(labels)), before.argmax(1)]
@@ -208,6 +208,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         """Prints the metrics of each class, which it adds, then those of the whole split."""
         if self.config.output_predictions is not None:
             self.write_predictions(self.config.output_predictions)
+        self.compare_with_decisions(metrics)
         if "confusion_matrix" in metrics:  # not where steps measure something else
             rates = class_rates(metrics)
             metrics["per_class"] = dict(zip(self.model.class_names, rates, strict=True))
@@ -219,6 +220,18 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             self.say(
                 f"\n  {costs['megabytes']:.1f} MB; an image takes {costs['latency_ms_p50']:.1f} ms"
                 f" (p95 {costs['latency_ms_p95']:.1f})"
+            )
+
+    def compare_with_decisions(self, metrics: dict[str, Any]) -> None:
+        """Notes that a model's own ``predicted`` decides otherwise than its metrics count."""
+        predictions = self.model.predictions
+        if predictions is None or not self.model.has_one_class:
+            return
+        decided = int(predictions.correct.sum())
+        if decided != metrics.get("correct", decided):
+            note(
+                f"note: {decided} images are correct by {type(self.model).__name__}.predicted, and"
+                f" {metrics['correct']} by its metrics: configure_metrics needs some that decide so"
             )
 
     def write_predictions(self, path: Path_fc) -> None:

@@ -2,6 +2,7 @@
 
 from functools import partial
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -103,8 +104,11 @@ def main(options: Namespace) -> int:
     # here, so that --help need not import torch
     from lightkeeper.cli import label_files
 
+    from project.analysis.files import require_format
     from project.model import ImageClassifier
 
+    for option, suffix in (("output", ".csv"), ("embeddings", ".npy")):
+        require_format(Path(options[option] or ""), suffix, f"--{option}")
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     if options.coverage is not None and not 0.01 <= options.coverage <= 0.99:
         raise UserError(f"must be from 0.01 to 0.99, got {options.coverage}", "--coverage")

@@ -37,7 +37,7 @@ def main(options: Namespace) -> None:
     from lightkeeper.cli import read_metrics
     from lightkeeper.images import ImageDataModule
 
-    from project.analysis.evaluation import evaluate_split
+    from project.analysis.evaluation import evaluate_split, require_tested
     from project.analysis.files import require_of_kind, write_whole
     from project.analysis.page import image_sections, render
     from project.model import ImageClassifier
@@ -48,13 +48,7 @@ def main(options: Namespace) -> None:
     metrics = read_metrics(run)
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
-    tested = model.about["epoch"] + 1, model.about["step"], model.about["metrics"].get("val")
-    # as text, in which NaN is NaN
-    if str(tested) != str(tuple(map(metrics.get, ("epoch", "step", "val")))):
-        raise UserError(
-            f"'{best}' is not the checkpoint whose metrics are in '{run / 'metrics.json'}': put"
-            " the run's own back, or measure this one with project.evaluate"
-        )
+    require_tested(model, run, metrics)
     moved = {} if options.root is None else {"root": options.root}
     try:
         data = ImageDataModule.load_from_checkpoint(best, **moved)

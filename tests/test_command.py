@@ -211,7 +211,7 @@ extra -> unrecognized arguments: extra
 --model.optimizer.momentum=1 --model.optimizer=AdamW -> Option 'momentum' is not accepted
 --data=FoldrDataModule -> no folder, file or ImageDataModule 'FoldrDataModule'; did you mean FolderDataModule
 --data=. --data.root=x -> --data and --data.root name different images; give one of them
---data=torch.nn.Linear -> --data: there is no folder, file or ImageDataModule 'torch.nn.Linear'
+--data=torch.nn.Linear -> --data: 'torch.nn.Linear' is no class that derives from ImageDataModule
 --data=./nowhere -> --data: there is no folder, file or ImageDataModule './nowhere'
 --model.optimizer={{ -> --model.optimizer: while parsing a flow node did not find expected node content
 --model.loss=my_own -> there is no Module 'my_own'; your own is my_module.MyClass

@@ -94,8 +94,12 @@ def test_two_checkpoints_are_compared_on_the_same_images_alone(tiny_run, workpla
     assert "--mcnemar: it compares two" in one_line(
         lambda: call(compare, tiny_run, "--mcnemar"), capsys
     )
-    correct = read_json(tiny_run / "metrics.json")["val"]["correct"]
-    assert sum(correct_images([str(tiny_run)], "val")[str(tiny_run)]) == correct
+    metrics = read_json("copy/metrics.json")
+    assert sum(correct_images(["copy"], "val")["copy"]) == metrics["val"]["correct"]
+    Path("copy/metrics.json").write_text(json.dumps(metrics | {"step": 7}))
+    assert "is not the checkpoint whose metrics are in" in one_line(
+        lambda: call(compare, tiny_run, "copy", "--mcnemar", "--split=val"), capsys
+    )
 
 
 def test_a_run_counts_once_however_its_folder_is_named(runs, workplace, capsys):

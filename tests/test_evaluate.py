@@ -378,6 +378,8 @@ def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
             lambda: evaluate(measured, f"--output_predictions={tiny_run}/config.yaml"),
         ),
         ("name that file", lambda: evaluate(measured, "--probabilities")),
+        ("be a .json file", lambda: evaluate(measured, "--output=measured.csv")),
+        ("be a .csv file", lambda: label(measured, "x.jpg", "--output=labels.parquet")),
     ):
         assert complaint in one_line(command, capsys)
 

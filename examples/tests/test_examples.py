@@ -46,6 +46,7 @@ from examples.superclasses import SuperclassClassifier
 from examples.tests.files import write_coco, write_csv, write_pets
 from examples.write_shards import write_shards
 from project.data import FolderDataModule
+from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.formats import ProbabilityNetwork, load_onnx, write_onnx
 from tests.conftest import (
@@ -80,7 +81,8 @@ FILES = sorted(
 QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
 NO_PLOTS = [
     f"--callbacks.{name}=false"
-    for name in ("first_batch", "confusion_matrix", "confident_mistakes")
+    for name in FitCLI.default_callbacks
+    if name in ("first_batch", "confusion_matrix", "confident_mistakes")
 ]
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]

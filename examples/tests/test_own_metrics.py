@@ -4,16 +4,23 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pytest
+import torch
+from lightkeeper.exact import UserError
+from lightkeeper.images import ImageDataModule
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from project import compare
 from project.analysis import comparison
+from project.analysis.evaluation import evaluate_split
+from project.analysis.page import image_sections
 from project.model import ImageClassifier
-from project.model.metrics import TopKAccuracy
+from project.model.classifier import Split
+from project.model.metrics import MacroF1, SetMetrics, TopKAccuracy
 from tests.conftest import BEST, RUN, SLIM, TINY, call, cases, evaluate, fit, read_json, report_of
 from tests.test_compare import runs  # noqa: F401  # a fixture
 
@@ -46,6 +53,21 @@ class Nothing(ImageClassifier):
     test_step = validation_step  # type: ignore[assignment]
 
 
+class Balanced(ImageClassifier):
+    """Its accuracy is the mean of the classes', beside counts of all images."""
+
+    def configure_metrics(self) -> dict[str, Metric]:
+        accuracy = MulticlassAccuracy(len(self.class_names), average="macro")
+        return super().configure_metrics() | {"accuracy": accuracy}
+
+
+class SecondBest(ImageClassifier):
+    """Decides otherwise than its metrics."""
+
+    def predicted(self, probabilities: Tensor, split: Split = "test") -> Tensor:
+        return probabilities.topk(2).indices[:, 1]
+
+
 @cases(
     "cls row cards",
     (
@@ -54,6 +76,7 @@ class Nothing(ImageClassifier):
         ["test accuracy"],
     ),
     (Stock, r"accuracy .* {accuracy:.2%}$", ["test accuracy"]),
+    (Balanced, r"accuracy .* {accuracy:.2%}$", ["test accuracy"]),
     (Nothing, "nothing was measured", []),
 )
 def test_commands_show_what_a_model_measures(cls, row, cards, workplace, capsys):
@@ -68,10 +91,41 @@ def test_commands_show_what_a_model_measures(cls, row, cards, workplace, capsys)
     found = re.findall(r'<div class="card">.*<span>(.*?)(?:; 95.*)?</span>', page)
     expected = [card.format(**test) for card in cards]
     assert [card for card in found if card.startswith("test")] == expected
-    assert not re.search('alt="Confusion|id="classes"', page)
+    assert bool(re.search('alt="Confusion|id="classes"', page)) == (cls is Balanced)
     if cls is not Nothing:
         metrics, _ = comparison.read_runs([str(RUN)], "test")
         assert metrics["test/accuracy"].item() == test["accuracy"]
+
+
+def test_a_decision_that_the_metrics_do_not_take_is_noted(workplace, capsys):
+    fit(*TINY, *SLIM, f"--model={__name__}.SecondBest", "--name=run")
+    capsys.readouterr()
+    evaluate(str(BEST), "--output_predictions=rows.csv")
+    rows = Path("rows.csv").read_text().count(",true\n")
+    correct = read_json(RUN / "metrics.json")["test"]["correct"]
+    noted = f"note: {rows} images are correct by SecondBest.predicted, and {correct} by its metrics"
+    assert noted in capsys.readouterr().err
+
+
+def test_two_metrics_of_one_name_are_refused():
+    metrics = SetMetrics({"f1": MacroF1(2), "again": MacroF1(2)})
+    metrics.update(torch.eye(2), torch.arange(2), torch.ones(2))
+    with pytest.raises(
+        UserError, match="two metrics are called 'confusion_matrix'; the second is f1's"
+    ):
+        metrics.conclude()
+
+
+def test_an_f1_of_ones_own_has_no_interval_of_the_macro_f1(tiny_run, workplace):
+    best = tiny_run / BEST.relative_to(RUN)
+    model, data = (
+        ImageClassifier.load_from_checkpoint(best),
+        ImageDataModule.load_from_checkpoint(best),
+    )
+    test = evaluate_split(model, data)
+    for shift, names in ((0.0, {"f1", "accuracy"}), (0.1, {"accuracy"})):
+        test.metrics["f1"] += shift
+        assert {*cast(dict[str, Any], image_sections(model, test, data)["intervals"])} == names
 
 
 @cases("changes", {"total": 18}, {"correct": 3})

@@ -2,12 +2,14 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from lightkeeper.cli import read_metrics
 from lightkeeper.exact import UserError
 from lightkeeper.images import ImageDataModule, ImageFilesDataModule, Predictions
 from scipy.special import ndtr, stdtrit
@@ -109,8 +111,7 @@ def bootstrap_intervals(
     for _ in range(1_000):
         drawn = torch.randint(count, (count,), generator=generator).bincount(minlength=count)
         rows = known.repeat_interleave(drawn[groups[known]])
-        cells = test.labels[rows] * classes + test.predicted[rows]
-        confusion = cells.bincount(minlength=classes**2).view(classes, classes)
+        confusion = confusion_of(test, rows)
         rates = {"f1": macro_f1(confusion), "accuracy": float(confusion.trace() / confusion.sum())}
         if classes == 2 and confusion.sum(1).all():
             recall = confusion.diagonal() / confusion.sum(1)
@@ -123,6 +124,13 @@ def bootstrap_intervals(
         name: np.quantile(row, [low, 1 - low]).tolist() if min(row) < max(row) else []
         for name, row in values.items()
     }
+
+
+def confusion_of(test: Evaluation, rows: Tensor) -> Tensor:
+    """Counts images, at these positions, by true class (rows) and predicted class (columns)."""
+    classes = test.probabilities.shape[1]
+    cells = test.labels[rows] * classes + test.predicted[rows]
+    return cells.bincount(minlength=classes**2).view(classes, classes)
 
 
 def _expanded_level(count: int) -> float:
@@ -144,6 +152,18 @@ def confused_pairs(test: Evaluation) -> Counter[tuple[int, int]]:
     )
 
 
+def require_tested(model: ImageClassifier, run: Path, metrics: Mapping[str, Any]) -> None:
+    """Refuses a best checkpoint that is not the one whose metrics a run has."""
+    tested = model.about["epoch"] + 1, model.about["step"], model.about["metrics"].get("val")
+    # as text, in which NaN is NaN
+    if str(tested) != str(tuple(map(metrics.get, ("epoch", "step", "val")))):
+        raise UserError(
+            f"'{run / 'checkpoints' / 'best.ckpt'}' is not the checkpoint whose metrics are in"
+            f" '{run / 'metrics.json'}': put the run's own back, or measure this one with"
+            " project.evaluate"
+        )
+
+
 def correct_images(runs: Sequence[str], split: str) -> dict[str, list[bool]]:
     """Finds out which images of a split the best checkpoint of each run classifies correctly.
 
@@ -156,6 +176,7 @@ def correct_images(runs: Sequence[str], split: str) -> dict[str, list[bool]]:
         best = Path(run, "checkpoints", "best.ckpt")
         data = ImageDataModule.load_from_checkpoint(best)
         model = ImageClassifier.load_from_checkpoint(best)
+        require_tested(model, Path(run), read_metrics(run))
         correct[run] = Predictions.of_split(model, data, split).correct.tolist()
         digests.add(data.digests()[split])
     if len(digests) > 1:

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from project.analysis.evaluation import (
     Evaluation,
     bootstrap_intervals,
     confused_pairs,
+    confusion_of,
     decisions,
     groups_of,
 )
@@ -37,8 +39,10 @@ from project.analysis.tables import (
     added_metrics,
     class_rates,
     interval_in_words,
+    is_share,
 )
 from project.model import ImageClassifier
+from project.model.metrics import macro_f1
 
 _THUMBNAIL = 160  # pixels
 _MOST_NAMES = 30  # classes of a matrix that can be read
@@ -72,6 +76,7 @@ def render(
         metrics=metrics,
         added=added_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
         interval_in_words=interval_in_words,
+        is_share=is_share,
         config=config.read_text("utf-8", "backslashreplace") if _is_own_file(config) else "",
         curves=[
             _png_url(curves_figure(curves, steps_per_epoch, [title]))
@@ -157,6 +162,9 @@ def _of_one_class(model: ImageClassifier, test: Evaluation, groups: Tensor) -> d
         )
     positive = getattr(model, "positive", 1)
     intervals = bootstrap_intervals(test, groups, positive)
+    macro = macro_f1(confusion_of(test, known.nonzero().flatten()))
+    if not math.isclose(test.metrics.get("f1", macro), macro, abs_tol=1e-6):
+        del intervals["f1"]  # it is of another metric of this name
     sections: dict[str, object] = {"pairs": confused, "intervals": intervals}
     if len(names) == 2:
         of_positive = test.probabilities[known, positive], (labels[known] == positive).long()

@@ -62,7 +62,7 @@ def metrics_table(
     rows = {"": list(columns)}
     brackets = interval_in_words if intervals else "{}/{}".format
     for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
-        is_counted = all({count, "total"} <= metrics.keys() for metrics in columns.values())
+        is_counted = all(is_share(metrics, name, count) for metrics in columns.values())
         if all(name in metrics for metrics in columns.values()):
             rows[name] = [
                 f"{metrics[name]:.2%}"
@@ -83,6 +83,12 @@ def metrics_table(
     )
     over_images = "\n  intervals take images as independent, which those of a group are not"
     return table + over_images if has_groups and " to " in table else table
+
+
+def is_share(metrics: Metrics, name: str, count: str) -> bool:
+    """Returns True if a metric is a count's share, and none of your own, such as a mean of rates."""
+    share = metrics.get(count, math.nan) / max(metrics.get("total", 0), 1)
+    return math.isclose(metrics.get(name, math.nan), share, abs_tol=1e-9)
 
 
 def _own_interval(metrics: Metrics, name: str) -> str:

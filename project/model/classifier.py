@@ -384,6 +384,7 @@ class ImageClassifier(LightningModule):
     def predicted(self, probabilities: Tensor, split: Split = "test") -> Tensor:
         """Returns each image's most probable class, int64 (N,), or a 1 for each of its classes.
 
+        A model that decides otherwise needs metrics that do, too, as in examples/binary.py.
         With any number of classes, int64 (N, classes). Validation counts a class above 0.5, the
         test and all use after training above ``thresholds``.
         """

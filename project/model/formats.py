@@ -101,7 +101,8 @@ def write_and_compare(
         if not difference <= TOLERANCE:  # nan, too
             raise UserError(
                 "the exported file does not compute what the checkpoint does: probabilities differ"
-                f" by up to {difference:.2g}, so nothing was written"
+                f" by up to {difference:.2g}, so nothing was written; its network is what is"
+                " exported, so what a forward of your own adds belongs there"
             )
         partial.replace(path)
     return len(computed), difference

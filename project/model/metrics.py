@@ -12,6 +12,7 @@ from operator import mul
 from typing import Any
 
 import torch
+from lightkeeper.exact import UserError
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
@@ -64,7 +65,13 @@ class SetMetrics(MetricCollection):
         return results
 
     def _results(self) -> Results:
-        values = {} if self._is_empty else self.compute()
+        values = Results()
+        for name, metric in {}.items() if self._is_empty else self.items():
+            value = metric.compute()
+            parts = value if isinstance(value, dict) else {name: value}
+            if twice := sorted(values.keys() & parts):
+                raise UserError(f"two metrics are called '{twice[0]}'; the second is {name}'s")
+            values |= parts
         self._is_empty = True
         with torch.inference_mode(False):  # else training could not change the new states in place
             self.reset()
