@@ -199,10 +199,15 @@ def test_a_test_on_the_trainer_that_has_fitted_loads_the_average(workplace):
 
 
 def test_a_loader_that_begins_each_epoch_anew_is_noted(workplace, capsys):
-    trainer = script()
-    trainer.fit(Numbers(), [DataLoader(range(16)), loader(trainer, 16)])  # type: ignore[arg-type]
-    (line,) = [x for x in capsys.readouterr().err.splitlines() if "begins the epoch anew" in x]
-    assert "its DataLoader" in line
+    data: Any = range(16)
+    for plain, advice in (
+        (DataLoader(data), "its DataLoader begins the epoch anew: take ExactDataLoader"),
+        (DataLoader(data, batch_sampler=[[0, 1], [5]]), "the epoch anew, as it has no state_dict"),
+    ):
+        trainer = script()
+        trainer.fit(Numbers(), [plain, loader(trainer, 16)])
+        (line,) = [x for x in capsys.readouterr().err.splitlines() if "begins the epoch" in x]
+        assert line.endswith(advice)
     with pytest.raises(UserError, match="takes no sampler"):
         ExactDataLoader(cast(Any, range(9)), trainer, 3, sampler=range(9))
 

@@ -9,6 +9,7 @@ from functools import partial
 from inspect import ismethod
 from itertools import repeat
 from math import ceil
+from types import NoneType
 from typing import Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     Dataset,
     DistributedSampler,
     IterableDataset,
@@ -290,10 +292,12 @@ def note_inexact_loaders(trainer: Trainer) -> None:
         sampler = getattr(loader, "sampler", None)
         knows_place = isinstance(sampler, TrainingSampler) or hasattr(loader, "state_dict")
         if trainer.is_global_zero and not knows_place:
+            batches = getattr(loader, "batch_sampler", None)
             serves_batches = behind_batches(getattr(loader, "dataset", None)) is not None
+            is_own = serves_batches or type(batches) not in (BatchSampler, NoneType)
             note(
                 f"if this run resumes within an epoch, its {type(loader).__name__} begins the epoch"
-                f" anew{'' if serves_batches else ': take ExactDataLoader'}"
+                f" anew{', as it has no state_dict' if is_own else ': take ExactDataLoader'}"
             )
 
 
