@@ -1,7 +1,9 @@
 """A trainer that fits again, tuners before a fit, steps by hand, and what a kill leaves of curves."""
 
 import csv
+import random
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import torch
 from lightkeeper.exact import (
     AtomicCheckpointIO,
     ExactDataLoader,
+    ExactTraining,
     LastCheckpoint,
     ResumingCSVLogger,
     newest_checkpoint,
 )
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.tuner.tuning import Tuner
 from torch import Tensor, nn
 from torch.optim import SGD
@@ -87,7 +90,12 @@ def start(
         enable_checkpointing=False,
         enable_model_summary=False,
         enable_progress_bar=False,
-        callbacks=[LastCheckpoint(every_n_steps=every), StopAt(stop_at), *callbacks],
+        callbacks=[
+            LastCheckpoint(every_n_steps=every),
+            ExactTraining(),
+            StopAt(stop_at),
+            *callbacks,
+        ],
         plugins=AtomicCheckpointIO(folder),
         logger=ResumingCSVLogger(folder, name="", version=""),
     )
@@ -115,6 +123,21 @@ def test_a_trainer_that_was_stopped_anywhere_fits_on_as_a_new_process_would(step
     trainer.fit(Line(), train, val, ckpt_path=newest_checkpoint(tmp_path))
     assert trainer.global_step == EPOCHS * STEPS
     assert logged_steps(tmp_path) == [*range(EPOCHS * STEPS)]
+
+
+def test_what_is_drawn_behind_a_fit_depends_on_what_was_drawn_before_it_alone(tmp_path):
+    drawn: list[list[float]] = []
+    for step in (None, STEPS, None, None):  # undisturbed, stopped, resumed, and found finished
+        folder = tmp_path / ("killed" if len(drawn) else "whole")
+        seed_everything(1, verbose=False)
+        trainer, train, val = start(folder, step)
+        with nullcontext() if step is None else pytest.raises(SystemExit):
+            trainer.fit(Line(), train, val, ckpt_path=newest_checkpoint(folder))
+        drawn.append([torch.rand(()).item(), random.random()])
+    assert drawn[0] == drawn[2] == drawn[3]
+    trainer, train, val = start(tmp_path / "another")  # of an ensemble, for which nothing is seeded
+    trainer.fit(Line(), train, val)
+    assert torch.rand(()).item() not in drawn[0]
 
 
 def test_a_tuner_before_a_resumed_fit_loses_neither_steps_nor_rows(tmp_path):

@@ -44,6 +44,7 @@ class Purpose(IntEnum):
     BALANCE = 9
     DATASET = 11
     HELD = 12
+    AFTER_FIT = 13
 
 
 def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:

@@ -14,6 +14,7 @@ from torchmetrics import Metric
 
 from ._checkpoint_io import Checkpoint
 from ._metric_states import join_retrieved
+from ._randomness import Purpose, derived_seed, seed_generators
 from ._upstream import average_of, callbacks_of, follow_until_averaging, keep_average
 from ._upstream_loop import count_in_floats
 
@@ -82,6 +83,7 @@ class ExactTraining(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Waits for the training to begin, which it does not if it had ended."""
         self._began = False
+        self._drawn = torch.default_generator.get_state()
         settle_types(trainer, pl_module)
 
     def on_load_checkpoint(
@@ -92,9 +94,15 @@ class ExactTraining(Callback):
             keep_average(checkpoint, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ends a training that had ended, as Lightning does the first time."""
+        """Ends a training that had ended, as Lightning does the first time.
+
+        What is drawn afterwards, as weights of a layer for a second training, follows from what was
+        drawn before the fit, whether or not it was resumed.
+        """
         for part in _averagings(trainer) if not self._began else ():
             part.on_train_end(trainer, pl_module)
+        seed = derived_seed(Purpose.AFTER_FIT, *self._drawn.tolist())
+        seed_generators(seed, trainer.strategy.root_device)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finds the callbacks that it corrects."""
