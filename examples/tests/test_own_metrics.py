@@ -18,6 +18,7 @@ from project import compare
 from project.analysis import comparison
 from project.analysis.evaluation import evaluate_split
 from project.analysis.page import image_sections
+from project.analysis.tables import metrics_table
 from project.model import ImageClassifier
 from project.model.classifier import Split
 from project.model.metrics import MacroF1, SetMetrics, TopKAccuracy
@@ -105,6 +106,17 @@ def test_a_decision_that_the_metrics_do_not_take_is_noted(workplace, capsys):
     correct = read_json(RUN / "metrics.json")["test"]["correct"]
     noted = f"note: {rows} images are correct by SecondBest.predicted, and {correct} by its metrics"
     assert noted in capsys.readouterr().err
+
+
+@cases(
+    "metrics cell",
+    ({"accuracy": 5 / 6, "correct": 5, "total": 6}, "83.33% (5/6)"),
+    ({"accuracy": float(torch.tensor(5 / 6)), "correct": 5, "total": 6}, "83.33% (5/6)"),
+    ({"accuracy": 0.6, "correct": 95, "total": 100}, "60.00%"),
+    ({"top5": 0.0, "top5_correct": 0}, "0.00%"),
+)
+def test_counts_stand_beside_their_own_share_alone(metrics, cell):
+    assert metrics_table({"test": metrics}).endswith(f"  {cell}")
 
 
 def test_two_metrics_of_one_name_are_refused():

@@ -2,10 +2,9 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc
 
 import project.data  # noqa: F401  # registers the data modules that checkpoints name
+from project.analysis.tables import Metrics
 from project.model import ImageClassifier
 from project.model.metrics import Results, macro_f1
 
@@ -152,7 +152,7 @@ def confused_pairs(test: Evaluation) -> Counter[tuple[int, int]]:
     )
 
 
-def require_tested(model: ImageClassifier, run: Path, metrics: Mapping[str, Any]) -> None:
+def require_tested(model: ImageClassifier, run: Path, metrics: Metrics) -> None:
     """Refuses a best checkpoint that is not the one whose metrics a run has."""
     tested = model.about["epoch"] + 1, model.about["step"], model.about["metrics"].get("val")
     # as text, in which NaN is NaN

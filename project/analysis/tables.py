@@ -87,8 +87,10 @@ def metrics_table(
 
 def is_share(metrics: Metrics, name: str, count: str) -> bool:
     """Returns True if a metric is a count's share, and none of your own, such as a mean of rates."""
-    share = metrics.get(count, math.nan) / max(metrics.get("total", 0), 1)
-    return math.isclose(metrics.get(name, math.nan), share, abs_tol=1e-9)
+    if not {name, count, "total"} <= metrics.keys():
+        return False
+    share = metrics[count] / max(metrics["total"], 1)
+    return math.isclose(metrics[name], share, abs_tol=1e-6)  # torchmetrics' own are float32
 
 
 def _own_interval(metrics: Metrics, name: str) -> str:

@@ -83,7 +83,8 @@ class Table:
         unused = [name for name in others if name not in labels]
         folders = {self.root, *(file.parent for file in self.files.values())}
         of_names, names = names_of_numbers([*sheets.values()], labels, folders, self.class_names)
-        for column in {self.group or "", *(() if names else labels)}:
+        has_cells_of_labels = len(labels) == 1 and not names
+        for column in (self.group or "", *(labels if has_cells_of_labels else ())):
             require_one_form([*sheets.values()], column)
         notes = [
             f"classes from the {_columns(labels)}"
