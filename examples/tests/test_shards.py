@@ -16,6 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 from lightkeeper.images import prepare
 
 from examples.shards import ShardsDataModule
+from examples.tests.test_examples import NO_PLOTS
 from examples.write_shards import write_shards
 from project.data import FolderDataModule
 from tests.conftest import ROOT, environment, make_folder
@@ -121,8 +122,7 @@ def test_twenty_kills_change_no_bit(scenario):
         ),
         *("--data.mixed=2", "--data.image_size=16", "--model.arch=resnet9_slim"),
         *(f"--data.cache={Path('cache').absolute()}", "--data.num_workers=1"),
-        *(f"--callbacks.{name}=false" for name in ("first_batch", "confusion_matrix")),
-        "--callbacks.confident_mistakes=false",
+        *NO_PLOTS,
     ]
     stress = [sys.executable, "-m", "tests.stress", "--command=project.fit.FitCLI", "--kills=20"]
     paths = os.pathsep.join(map(str, (LIBRARY, LIBRARY / "src", ROOT)))

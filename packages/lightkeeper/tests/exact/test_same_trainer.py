@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
+from tests.toy import rows, toy_trainer
+
 EPOCHS, STEPS = 3, 6
 
 
@@ -81,15 +83,10 @@ class Saves(Callback):
 def start(
     folder: Path, stop_at: int | None = None, *callbacks: Callback, every: int | None = None
 ) -> tuple[Trainer, ExactDataLoader, ExactDataLoader]:
-    trainer = Trainer(
-        accelerator="cpu",
+    trainer = toy_trainer(
         max_epochs=EPOCHS,
         log_every_n_steps=1,
-        num_sanity_val_steps=0,
         default_root_dir=folder,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
         callbacks=[
             LastCheckpoint(every_n_steps=every),
             ExactTraining(),
@@ -113,8 +110,7 @@ def stopped(folder: Path, step: int) -> tuple[Trainer, ExactDataLoader, ExactDat
 
 
 def logged_steps(folder: Path) -> list[int]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return [int(row["step"]) for row in csv.DictReader(file) if row["loss"]]
+    return [int(row["step"]) for row in rows(folder / "metrics.csv") if row["loss"]]
 
 
 @pytest.mark.parametrize("step", [STEPS - 1, STEPS, 2 * STEPS - 2, EPOCHS * STEPS - 1])

@@ -77,7 +77,7 @@ def test_what_decides_the_pixels_decides_the_file_wherever_the_root_is(start, tm
 
 
 def test_a_full_disk_is_an_error_before_training_unless_the_file_is_whole(start, monkeypatch):
-    """A file is also too large if the rest would be for less than another one like it."""
+    """Full is a disk, too, that would have less left than the file takes."""
     whole = start()
     expected = epoch(whole)
     free = SimpleNamespace(free=1000)

@@ -207,10 +207,11 @@ def _class_or_value(key: str, base: type, value: object) -> object:
         return value
     cls = find_class(base, value)
     is_other = key in TRAINER_BASES or (key == "model.loss" and "." in value)
+    exists = "." in value and imported(value) is not None
     if key == _CALLBACKS:  # of a function that returns one
-        is_other = "." in value and imported(value) is not None
+        is_other = exists
     if cls is None and not is_other:
-        if "." in value and imported(value) is not None:
+        if exists:
             raise UserError(f"--{key}: '{value}' is no class that derives from {base.__name__}")
         nearest = closest(value, [cls.__name__ for cls in candidates(base)])
         meant = f"did you mean {nearest}? " if nearest else ""

@@ -139,21 +139,23 @@ class ResumingCSVLogger(CSVLogger):
     def _aside(self) -> Path:
         return Path(self.log_dir, ".metrics.before.csv")
 
+    @property
+    def _file(self) -> Path:
+        return Path(self.experiment.metrics_file_path)
+
     @rank_zero_only
     def save(self) -> None:
         """Writes the newest rows; replaces a file that needs columns, which Lightning empties first."""
-        path = Path(self.experiment.metrics_file_path)
         columns = {*self.experiment.metrics_keys}.union(*self.experiment.metrics)
-        if len(columns) > len(self.experiment.metrics_keys) and path.exists():
-            with path.open(newline="") as file:
-                self._replace(path, sorted(columns), [*csv.DictReader(file)])
+        if len(columns) > len(self.experiment.metrics_keys) and self._file.exists():
+            with self._file.open(newline="") as file:
+                self._replace(sorted(columns), [*csv.DictReader(file)])
         super().save()
 
     def state_dict(self) -> State:
         """Returns the names of the columns and the number of rows, once they are written."""
         self.save()
-        path = Path(self.experiment.metrics_file_path)
-        rows = len(path.read_text().splitlines()) - 1 if path.exists() else 0
+        rows = len(self._file.read_text().splitlines()) - 1 if self._file.exists() else 0
         return {"columns": list(self.experiment.metrics_keys), "rows": rows}
 
     def load_state_dict(self, state_dict: State) -> None:
@@ -164,20 +166,19 @@ class ResumingCSVLogger(CSVLogger):
         self._aside.unlink(missing_ok=True)
 
     def _restore(self, columns: list[str], rows: int) -> None:
-        path = Path(self.experiment.metrics_file_path)
-        if not self._earlier and path.exists():  # of another fit of the same trainer
-            self._earlier = path.read_text()
+        if not self._earlier and self._file.exists():  # of another fit of the same trainer
+            self._earlier = self._file.read_text()
         earlier = [*csv.DictReader(io.StringIO(self._earlier or ""))][:rows]
         if len(earlier) < rows:
-            note(f"'{path}' is lost or cut, and with it rows of before")
-        self._replace(path, columns, earlier)
+            note(f"'{self._file}' is lost or cut, and with it rows of before")
+        self._replace(columns, earlier)
 
-    def _replace(self, path: Path, columns: list[str], rows: list[dict[str, str]]) -> None:
+    def _replace(self, columns: list[str], rows: list[dict[str, str]]) -> None:
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
-        write_text(path, text.getvalue())
+        write_text(self._file, text.getvalue())
         self.experiment.metrics_keys = list(columns)
 
 
