@@ -41,12 +41,13 @@ class _Facts(TypedDict):
 
 
 class _Logged(TypedDict):
-    """The types of what an epoch has logged."""
+    """The types of what an epoch has logged, and of the places of its loaders."""
 
     results: NotRequired[list[dict[str, dict[str, Tensor]]]]
     arguments: NotRequired[dict[str, dict[str, object]]]
     steps: NotRequired[dict[str, Tensor]]
     validated: NotRequired[dict[int, _Count]]
+    combined_loader: NotRequired[list[dict[str, object]]]
 
 
 class _Kept(TypedDict):
@@ -100,7 +101,7 @@ def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Che
         progress = progress_of(trainer)
         require_like(checkpoint, progress | _common(parts, checkpoint))
         _require_counts(checkpoint, progress)
-        with inside("values that were logged"):
+        with inside("values of its loops"):
             require_fit(logged_values(checkpoint), _Logged)
         for callback in callbacks_of(trainer):
             if (key := callback.state_key) in checkpoint["callbacks"]:

@@ -32,9 +32,10 @@ def progress_of(trainer: Trainer) -> dict[str, Any]:
 
 
 def logged_values(checkpoint: dict[str, Any]) -> dict[str, object]:
-    """Returns what a checkpoint knows of what its loop has logged."""
-    state = checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]
-    return {name: state[name] for name in _LOGGED if name in state}
+    """Returns what a checkpoint knows of what its loop has logged, and of its loaders' places."""
+    loop = checkpoint["loops"]["fit_loop"]
+    state = loop["epoch_loop.state_dict"] | loop["state_dict"]
+    return {name: state[name] for name in (*_LOGGED, "combined_loader") if name in state}
 
 
 def log_end_of_short_epoch(trainer: Trainer) -> None:
