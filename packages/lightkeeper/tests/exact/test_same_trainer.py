@@ -1,6 +1,7 @@
 """A trainer that fits again, tuners before a fit, steps by hand, and what a kill leaves of curves."""
 
 import csv
+import os
 import random
 import signal
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from lightkeeper.exact import (
     ExactTraining,
     LastCheckpoint,
     ResumingCSVLogger,
+    UserError,
     newest_checkpoint,
 )
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
+from tests.processes import forked, succeed
 from tests.toy import rows, toy_trainer
 
 EPOCHS, STEPS = 3, 6
@@ -81,10 +84,15 @@ class Saves(Callback):
 
 
 def start(
-    folder: Path, stop_at: int | None = None, *callbacks: Callback, every: int | None = None
+    folder: Path,
+    stop_at: int | None = None,
+    *callbacks: Callback,
+    every: int | None = None,
+    devices: int = 1,
 ) -> tuple[Trainer, ExactDataLoader, ExactDataLoader]:
     trainer = toy_trainer(
         max_epochs=EPOCHS,
+        devices=devices,
         log_every_n_steps=1,
         default_root_dir=folder,
         callbacks=[
@@ -144,6 +152,20 @@ def test_a_tuner_before_a_resumed_fit_loses_neither_steps_nor_rows(tmp_path):
     trainer.fit(module, train, val, ckpt_path=newest_checkpoint(tmp_path))
     assert trainer.global_step == EPOCHS * STEPS
     assert logged_steps(tmp_path) == [*range(EPOCHS * STEPS)]
+
+
+def resume_apart(out: Path) -> None:
+    """Resumes on two machines, each with a folder of its own."""
+    folder = out / os.environ["RANK"]
+    trainer, train, val = start(folder, devices=2)
+    with pytest.raises(UserError, match="share"):
+        trainer.fit(Line(), train, val, ckpt_path=newest_checkpoint(folder))
+
+
+def test_machines_that_do_not_share_the_folder_of_a_run_are_told_so(tmp_path):
+    """One would go on where the other begins, and both wait for each other in other collectives."""
+    stopped(tmp_path / "0", STEPS)
+    succeed(forked(2, resume_apart, tmp_path), tmp_path)
 
 
 def test_a_kill_while_a_column_is_added_leaves_the_rows_of_before(tmp_path, monkeypatch):

@@ -131,7 +131,8 @@ class LastCheckpoint(Callback):
     on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuses a ModelCheckpoint that would write the same files."""
+        """Refuses a ModelCheckpoint that would write the same files, and machines that share none."""
+        _require_same_file(trainer)
         callbacks = trainer.checkpoint_callbacks
         require_own_files(callbacks, trainer.default_root_dir, {"last", "previous"})
 
@@ -295,6 +296,16 @@ def require_own_files(callbacks: Iterable[Callback], root: str, names: Set[str])
                     f"{type(part).__name__} would write {listed(taken)}.ckpt, a checkpoint of the"
                     " run; give it another filename or dirpath"
                 )
+
+
+def _require_same_file(trainer: Trainer) -> None:
+    """Refuses that processes resume from different files, in which they would wait for ever."""
+    names = {Path(path or "none").name for path in gather(trainer.ckpt_path)}
+    if len(names) > 1:
+        raise UserError(
+            f"processes resume from different files ({listed(sorted(names))}): all machines must"
+            f" share the folder '{trainer.default_root_dir}'"
+        )
 
 
 def _keeps_gradients(module: LightningModule) -> bool:
