@@ -139,7 +139,7 @@ def test_weights_whose_preprocessing_cannot_be_bring_none(checkpoint):
     def change(content) -> None:
         content["about"]["preprocessing"] = content["about"]["preprocessing"] | {"std": [0, 0, 0]}
 
-    assert find_weights("resnet18", str(checkpoint(change))).preprocessing() is None
+    assert find_weights("resnet18", str(checkpoint(change))).preprocessing is None
 
 
 @pytest.mark.parametrize(

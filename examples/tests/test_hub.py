@@ -70,7 +70,7 @@ def require_same_in_timm(tmp_path, cls, options):
     torch.testing.assert_close(turned.network_head.weight[:-1], head.flip(0))
     assert not turned.network_head.weight[-1].any()
     defaults = {"interpolation": "bilinear", "fit": "crop"}
-    preprocessing = find_weights(options["arch"], str(folder)).preprocessing()
+    preprocessing = find_weights(options["arch"], str(folder)).preprocessing
     assert preprocessing == {**defaults, **model.preprocessing}
 
 

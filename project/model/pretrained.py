@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple, cast
@@ -36,13 +35,13 @@ _OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 
 
 class Pretrained(NamedTuple):
-    """Weights that are read or downloaded on request, their preprocessing and classes, if known."""
+    """Weights, which may be downloaded on request, their preprocessing and classes, if known."""
 
     source: str
     weights: Callable[[], Mapping[str, Tensor]]
-    preprocessing: Callable[[], Preprocessing | None]
-    class_names: Callable[[], Sequence[str]] = tuple
-    others: Callable[[], Sequence[str]] = tuple
+    preprocessing: Preprocessing | None
+    class_names: Sequence[str] = ()
+    others: Sequence[str] = ()
 
 
 def find_weights(arch: str, weights: str) -> Pretrained:
@@ -75,34 +74,29 @@ def find_weights(arch: str, weights: str) -> Pretrained:
 
 def _from_file(source: str) -> Pretrained:
     """Takes weights from a file or an address, saved by this project or any other script."""
-    read = cache(partial(read_weights, source))
+    file = read_weights(source)
     return Pretrained(
-        source,
-        lambda: read().tensors,
-        lambda: read().preprocessing,
-        lambda: read().class_names,
-        lambda: read().others,
+        source, lambda: file.tensors, file.preprocessing, file.class_names, file.others
     )
 
 
 def _from_folder(folder: Path) -> Pretrained:
     """Takes weights from a folder in timm's format, as ``examples/deploy/to_hub.py`` writes it."""
-
-    def config() -> tuple[Preprocessing, list[str]]:
-        try:
-            content = json.loads((folder / "config.json").read_text())
-            names = content.get("label_names")
-            is_plain = isinstance(names, list) and all(isinstance(name, str) for name in names)
-            return from_timm(content["pretrained_cfg"]), names if is_plain else []
-        except (
-            *(ArithmeticError, AttributeError, LookupError),
-            *(RecursionError, TypeError, ValueError),
-        ) as error:
-            raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
-
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        names = config.get("label_names")
+        preprocessing = from_timm(config["pretrained_cfg"])
+    except (
+        *(ArithmeticError, AttributeError, LookupError),
+        *(RecursionError, TypeError, ValueError),
+    ) as error:
+        raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
+    is_plain = isinstance(names, list) and all(isinstance(name, str) for name in names)
     files = [folder / "model.safetensors", folder / "pytorch_model.bin"]
-    read = partial(read_weights, next((file for file in files if file.exists()), files[0]))
-    return Pretrained(str(folder), lambda: read().tensors, lambda: config()[0], lambda: config()[1])
+    file = next((file for file in files if file.exists()), files[0])
+    return Pretrained(
+        str(folder), lambda: read_weights(file).tensors, preprocessing, names if is_plain else ()
+    )
 
 
 def _from_torchvision(arch: str, name: str) -> Pretrained:
@@ -119,7 +113,7 @@ def _from_torchvision(arch: str, name: str) -> Pretrained:
     )
     # not by torchvision's loader, which unpickles whatever is in the cache
     return Pretrained(
-        f"{entry.name} of {arch}", lambda: read_weights(entry.url).tensors, lambda: preprocessing
+        f"{entry.name} of {arch}", lambda: read_weights(entry.url).tensors, preprocessing
     )
 
 
@@ -141,17 +135,18 @@ def _from_timm(arch: str, tag: str) -> Pretrained:
                 " elsewhere and name it in --model.weights"
             ) from error
 
-    return Pretrained(f"{entry.tag} of {arch}", weights, partial(from_timm, entry.to_dict()))
+    return Pretrained(f"{entry.tag} of {arch}", weights, from_timm(entry.to_dict()))
 
 
 def start_from(network: nn.Module, arch: str, weights: str, class_names: Sequence[str]) -> None:
     """Copies pretrained weights into a network, and reports what became of the head."""
     pretrained = find_weights(arch, weights)
     text = load_weights(
-        network, pretrained.weights(), pretrained.source, class_names, pretrained.class_names()
+        network, pretrained.weights(), pretrained.source, class_names, pretrained.class_names
     )
-    if others := pretrained.others():
-        text += f"; not taken, as they are not the network's: {shorten(', '.join(others), 200)}"
+    if pretrained.others:
+        others = shorten(", ".join(pretrained.others), 200)
+        text += f"; not taken, as they are not the network's: {others}"
     rank_zero_only(note)(f"starting from '{pretrained.source}', {text}")
 
 
@@ -387,7 +382,7 @@ def fill_in_preprocessing_of_weights(config: Namespace, earlier: Mapping[str, ob
         model.arch = model.arch or "resnet18"  # also when the run resumes, without weights
         if earlier:
             _fill_in(options, {name: earlier.get(f"data.{name}") for name in _OPTIONS})
-        elif preprocessing := find_weights(model.arch, model.weights).preprocessing():
+        elif preprocessing := find_weights(model.arch, model.weights).preprocessing:
             fill_in_preprocessing(options, preprocessing)
         elif None in (options.get("mean"), options.get("std")):
             rank_zero_only(note)(

@@ -109,7 +109,7 @@ def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub):
     reference, ours = get_model(arch, weights=entry), build_network(arch, 1000)
     for weights in (str(file), "DEFAULT"):
         start_from(ours, arch, weights, [*map(str, range(1000))])
-    preprocessing: Any = find_weights(arch, "DEFAULT").preprocessing()
+    preprocessing: Any = find_weights(arch, "DEFAULT").preprocessing
     image = make_images(1, side=400)[0, :, :300]
     seen = Normalization(preprocessing)(fit_image(image, preprocessing)[None], like=torch.empty(0))
     with torch.inference_mode():
@@ -131,7 +131,7 @@ def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(tmp_pa
     own, expected = network.state_dict(), theirs.state_dict()
     assert all(torch.equal(own[name], expected[name]) for name in own if not name.startswith("fc."))
     config = resolve_data_config(model=theirs)
-    assert find_weights("timm/resnet10t", "DEFAULT").preprocessing() == {
+    assert find_weights("timm/resnet10t", "DEFAULT").preprocessing == {
         "resize": int(config["input_size"][1] / config["crop_pct"]),
         "crop": config["input_size"][1],
         "fit": "crop",
@@ -427,7 +427,7 @@ def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run,
         return cli.config.data.init_args, cli.model.preprocessing
 
     options, found = parsed(*DATA)
-    assert found == find_weights("mobilenet_v3_small", "IMAGENET1K_V1").preprocessing()
+    assert found == find_weights("mobilenet_v3_small", "IMAGENET1K_V1").preprocessing
     assert (options.image_size, options.resize, options.interpolation) == (224, 256, "bilinear")
     _, found = parsed(*DATA, "--data.image_size=[96,200]")
     assert (found["crop"], found["resize"]) == ([96, 200], [110, 229])
