@@ -180,7 +180,9 @@ def load_weights(
     of_head = {name: weights.get(name, torch.empty(0)) for name in state if name.startswith(heads)}
     # no hidden layer of the head, whose width may happen to be the number of known classes
     by_class = {n: of_head[n] for n in of_head if state[n].shape[:1] == (len(class_names),)}
-    by_name = _rows_by_name(by_class, class_names, known)
+    row_of = {normalize("NFC", name): row for row, name in enumerate(known)}
+    rows = [row_of.get(normalize("NFC", str(name)), -1) for name in class_names]
+    by_name = _rows_by_name(by_class, rows, len(known))
     weights |= by_name
     new = [name for name, value in (of_head | by_name).items() if value.shape != state[name].shape]
     # torchvision's older files do not count batches
@@ -209,7 +211,8 @@ def load_weights(
             f"--model.weights: '{source}' does not fit --model.arch and --model.arch_args:"
             f" {shorten(str(error), 300)}"
         ) from error
-    text = _describe_head(class_names, known, new, [*by_name])
+    others = [name for name, row in zip(class_names, rows, strict=True) if row < 0]
+    text = _describe_head(len(class_names), others, new, [*by_name])
     return text if fitted is own else f"{text}; timm has fitted the rest to the image size"
 
 
@@ -236,30 +239,23 @@ def _as_timm_loads(
 
 
 def _rows_by_name(
-    of_head: Mapping[str, Tensor], class_names: Sequence[str], known: Sequence[str]
+    of_head: Mapping[str, Tensor], rows: Sequence[int], known: int
 ) -> dict[str, Tensor]:
-    """Returns the parameters of a head that has a row for each ``known`` class, for other classes.
+    """Returns the parameters of a head that has a row for each ``known`` class, with these rows.
 
-    A class that is not known gets zeros.
+    A class that is not known has row -1, the last, which is added and zero.
     """
-    row_of = {normalize("NFC", name): row for row, name in enumerate(known)}
-    rows = [row_of.get(normalize("NFC", str(name)), -1) for name in class_names]
-    kept = torch.tensor(rows) >= 0
-    by_name = {}
-    for name, value in of_head.items():
-        if known and value.shape[:1] == (len(known),):
-            by_name[name] = value.new_zeros(len(rows), *value.shape[1:])
-            by_name[name][kept] = value[torch.tensor(rows)[kept]]
-    return by_name
+    return {
+        name: torch.cat([value, value.new_zeros(1, *value.shape[1:])])[list(rows)]
+        for name, value in of_head.items()
+        if known and value.shape[:1] == (known,)
+    }
 
 
 def _describe_head(
-    class_names: Sequence[str], known: Sequence[str], new: Sequence[str], by_name: Sequence[str]
+    count: int, others: Sequence[str], new: Sequence[str], by_name: Sequence[str]
 ) -> str:
-    """Says which rows of the head are the file's, by the names of the classes if it has them."""
-    count = len(class_names)
-    names = {normalize("NFC", name) for name in known}
-    others = [name for name in class_names if normalize("NFC", str(name)) not in names]
+    """Says which rows of the head are the file's; ``others`` are classes that it does not name."""
     if new or (by_name and len(others) == count):
         return f"but with a new head for {count} classes ({', '.join(new or by_name)})"
     if not by_name:
