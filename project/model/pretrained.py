@@ -178,11 +178,16 @@ def load_weights(
         if not name.startswith(_AUXILIARY_HEADS)
     }
     of_head = {name: weights.get(name, torch.empty(0)) for name in state if name.startswith(heads)}
-    # no hidden layer of the head, whose width may happen to be the number of known classes
-    by_class = {n: of_head[n] for n in of_head if state[n].shape[:1] == (len(class_names),)}
     row_of = {normalize("NFC", name): row for row, name in enumerate(known)}
     rows = [row_of.get(normalize("NFC", str(name)), -1) for name in class_names]
-    by_name = _rows_by_name(by_class, rows, len(known))
+    by_name = {
+        name: torch.cat([value, value.new_zeros(1, *value.shape[1:])])[rows]  # -1: the zeros
+        for name, value in of_head.items()
+        if known
+        and value.shape[:1] == (len(known),)
+        # no hidden layer of the head, whose width may happen to be the number of known classes
+        and state[name].shape[:1] == (len(class_names),)
+    }
     weights |= by_name
     new = [name for name, value in (of_head | by_name).items() if value.shape != state[name].shape]
     # torchvision's older files do not count batches
@@ -236,20 +241,6 @@ def _as_timm_loads(
         with suppress(Exception):  # of any type; loading lists what does not fit
             return cast(dict[str, Tensor], convert(dict(weights), network))
     return weights
-
-
-def _rows_by_name(
-    of_head: Mapping[str, Tensor], rows: Sequence[int], known: int
-) -> dict[str, Tensor]:
-    """Returns the parameters of a head that has a row for each ``known`` class, with these rows.
-
-    A class that is not known has row -1, the last, which is added and zero.
-    """
-    return {
-        name: torch.cat([value, value.new_zeros(1, *value.shape[1:])])[list(rows)]
-        for name, value in of_head.items()
-        if known and value.shape[:1] == (known,)
-    }
 
 
 def _describe_head(

@@ -53,9 +53,8 @@ def _residual_group(channels: int, width: int) -> nn.Sequential:
 def _block(channels: int, width: int, *pool: nn.Module) -> nn.Sequential:
     """Builds a convolution that pools before it normalises, which takes less time."""
     return nn.Sequential(
-        _convolution(channels, width), *pool, nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+        nn.Conv2d(channels, width, kernel_size=3, padding=1, bias=False),
+        *pool,
+        nn.BatchNorm2d(width),
+        nn.ReLU(inplace=True),
     )
-
-
-def _convolution(channels: int, width: int) -> nn.Conv2d:
-    return nn.Conv2d(channels, width, kernel_size=3, padding=1, bias=False)
