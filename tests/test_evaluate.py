@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import shutil
 from html import unescape
@@ -62,7 +61,7 @@ def test_a_run_in_half_precision_is_tested_in_float32_as_its_checkpoint_is(workp
     assert read_json("half.json")["loss"] == read_json("runs/half/metrics.json")["test"]["loss"]
 
 
-def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_any_name(
+def test_all_images_of_another_folder_can_be_measured_but_no_training_images(
     checkpoint, tmp_path, capsys
 ):
     root = tmp_path / "images"
@@ -73,19 +72,9 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     names = content[ABOUT]["class_names"]
     make_folder(root / "train", dict.fromkeys(names, 5))
     make_folder(root / "test", dict.fromkeys(names, 3))
-    (tmp_path / "link").symlink_to(root / "train")
-    shutil.copytree(root / "train", tmp_path / "hard", copy_function=os.link)
     options = [f"{checkpoint}", "--split=all", "--data.num_workers=0", "--data.batch_size=8"]
-    others = [
-        f"--data={data}" for data in (f"{root}/../images/", tmp_path / "link", tmp_path / "hard")
-    ]
-    for data in ([], *([other] for other in others)):
-        with pytest.raises(UserError, match="some of these images are those it was trained on"):
-            evaluate(*options, *data)
-    with pytest.raises(UserError, match="--split test: some of these images are those it was"):
-        evaluate(
-            f"{checkpoint}", f"--data={root / 'train'}", "--data.test_fraction=0.5", *options[2:]
-        )
+    with pytest.raises(UserError, match="some of these images are those it was trained on"):
+        evaluate(*options)
     cli = evaluate(*options, f"--data={root / 'test'}")
     measured = read_json(tmp_path / "alone.all.metrics.json")
     count = right(cli.model, sorted((root / "test").rglob("*.*")))
@@ -96,19 +85,9 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     assert class_table(list(rates), list(rates.values())) in printed.out
     assert [*rates] == names
     assert "may be among them" not in printed.err
-    for file in (root / "train" / names[0]).iterdir():  # as the run has them in both itself
-        os.link(file, root / "test" / names[0] / f"twin_{file.name}")
-    evaluate(f"{checkpoint}", "--split=test", *options[2:])
-    for twin in root.rglob("twin_*"):
-        twin.unlink()
     elsewhere = root.rename(tmp_path / "elsewhere")
-    message = "images of training are not here, so these may be among"
-    for chosen in (options, [options[0], *options[2:]]):
-        assert message not in capsys.readouterr().err
-        evaluate(*chosen, f"--data={elsewhere / 'test'}")
-        assert message in capsys.readouterr().err
-    with pytest.raises(UserError, match="--split val: some of these images are those it was"):
-        evaluate(f"{checkpoint}", "--split=val", f"--data={elsewhere}", "--data.split_seed=1")
+    evaluate(*options, f"--data={elsewhere / 'test'}")
+    assert "images of training are not here, so these may be among" in capsys.readouterr().err
 
 
 def test_other_images_are_prepared_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):

@@ -38,9 +38,7 @@ def cutout_one(image, place, side, fill):
     (y, x), (height, width) = place, image.shape[1:]
     top, left = int(y * height) - side // 2, int(x * width) - side // 2
     image = image.clone()
-    for row in range(max(top, 0), min(top + side, height)):
-        for column in range(max(left, 0), min(left + side, width)):
-            image[:, row, column] = fill
+    image[:, max(top, 0) : top + side, max(left, 0) : left + side] = fill[:, None, None]
     return image
 
 

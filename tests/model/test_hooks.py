@@ -159,7 +159,9 @@ def test_the_commands_call_each_hook_once(workplace):
     run = small(model, ARCH, "--trainer.gradient_clip_val=1")
     twice = Counter(ALWAYS) + Counter(OF_TEST)
     require({**twice, **OF_FIT, **times(8, 2), "on_load_checkpoint": 1, "load_state_dict": 1})
-    assert "test/loss" in run.trainer.callback_metrics
+    test = run.model.results["test"]
+    assert float(run.trainer.callback_metrics["test/loss"]) == pytest.approx(test["loss"])
+    assert read_json(RUN / "metrics.json")["test"] == test
     evaluate(str(BEST), IMPORT)
     # as with Lightning's, reading a checkpoint makes late layers, and then the trainer asks again
     require({**OF_TEST, "configure_model": 2, "on_load_checkpoint": 1, "on_train_start": 0})
@@ -291,14 +293,6 @@ def test_lightnings_pruning_prunes_a_channels_last_network(workplace):
     pruned = [value for value in model.network.parameters() if value.dim() > 1]
     zeros = sum(int((value == 0).sum()) for value in pruned)
     assert zeros == pytest.approx(sum(value.numel() for value in pruned) / 2, rel=0.01)
-
-
-def test_metrics_of_a_command_are_in_callback_metrics_and_results(workplace):
-    run = small()
-    test = run.model.results["test"]
-    assert float(run.trainer.callback_metrics["test/loss"]) == pytest.approx(test["loss"])
-    assert read_json(Path(RUN) / "metrics.json")["test"] == test
-    assert load(BEST)["about"]["metrics"]["val"] == read_json(RUN / "metrics.json")["val"]
 
 
 @pytest.mark.filterwarnings("ignore:.*many workers", "ignore:You have overridden")
