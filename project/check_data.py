@@ -87,9 +87,8 @@ def _survey(options: Namespace, facts: dict[str, Any]) -> None:
 
     given = {name: options[name] for name in _OF_DATA if options[name] is not None}
     path = Path(options.source).expanduser()
-    data: ImageFilesDataModule
     if path.is_file() or path.suffix.lower() in (".csv", ".tsv"):
-        data = CSVDataModule(options.source, **given)
+        data: ImageFilesDataModule = CSVDataModule(options.source, **given)
     elif of_tables := given.keys() & _OF_TABLES:
         raise UserError(f"--{min(of_tables)}: requires a CSV, but '{options.source}' is none")
     else:

@@ -70,9 +70,8 @@ def confusion_figure(confusion: ArrayLike, class_names: Sequence[str]) -> Figure
     # more than 30 classes share the space, without names
     size = 0.55 * min(max(len(class_names), 4), 30) + 1.8
     figure = Figure(figsize=(size, size), layout="constrained", dpi=110)
-    axes = figure.add_subplot()
+    axes = figure.add_subplot(xlabel="predicted", ylabel="true")
     axes.imshow(shares, cmap="viridis", vmin=0, vmax=1)
-    axes.set(xlabel="predicted", ylabel="true")
     if len(class_names) <= 30:
         ticks = range(len(class_names))
         axes.set_xticks(
@@ -183,11 +182,11 @@ def curves_figure(
     """
     panels = panels or logged_panels(curves) or list(PANELS)
     columns = min(2, len(panels))
-    size = (4.5 * columns, 2.7 * -(-len(panels) // columns))
-    figure = Figure(figsize=size, layout="constrained", dpi=110)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.5 * columns, 2.7 * rows), layout="constrained", dpi=110)
+    unit = "epoch" if steps_per_epoch else "step"
     for position, title in enumerate(panels, start=1):
-        axes = figure.add_subplot(-(-len(panels) // columns), columns, position, title=title)
-        axes.set_xlabel("epoch" if steps_per_epoch else "step")
+        axes = figure.add_subplot(rows, columns, position, title=title, xlabel=unit)
         for name in filter(curves.get, PANELS[title]):
             split, colour = name.split("/")[0], "C1" if name.startswith("val/") else "C0"
             label = f"{split}{_LOSS_LABELS.get(name, '')}"
@@ -240,11 +239,11 @@ def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence
     rates = {key: label for key, label in RATES.items() if key in per_class[0]}
     size = (7, 0.14 * len(rates) * len(class_names) + 1.1)
     figure = Figure(figsize=size, layout="constrained", dpi=110)
-    axes = figure.add_subplot(axisbelow=True, xlim=(0, 1))
+    # the first class on top
+    axes = figure.add_subplot(axisbelow=True, xlim=(0, 1), ylim=(len(class_names) - 0.5, -0.5))
     axes.set_yticks(
         range(len(class_names)), [shorten(name) for name in class_names], parse_math=False
     )
-    axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
     axes.grid(axis="x", alpha=0.3)
     height = 0.75 / len(rates)
     for number, (key, label) in enumerate(rates.items()):
