@@ -136,10 +136,8 @@ def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path, monkeyp
 
 
 def test_weights_whose_preprocessing_cannot_be_bring_none(checkpoint):
-    def change(content) -> None:
-        content["about"]["preprocessing"] = content["about"]["preprocessing"] | {"std": [0, 0, 0]}
-
-    assert find_weights("resnet18", str(checkpoint(change))).preprocessing is None
+    path = checkpoint(lambda content: content["about"]["preprocessing"].update(std=[0, 0, 0]))
+    assert find_weights("resnet18", str(path)).preprocessing is None
 
 
 @pytest.mark.parametrize(
