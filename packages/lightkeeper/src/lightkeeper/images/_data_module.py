@@ -349,18 +349,11 @@ class ImageDataModule(LightningDataModule, ABC):
             pin_memory=self.pins_memory(),
             **worker_options(workers),
         )
-        loader.before_batch = self._seed_batch
-        return loader
-
-    def _seed_batch(self, number: int) -> None:
-        """Seeds all generators by (seed, epoch, batch, process), for exact resuming.
-
-        In evaluation by (seed, batch, process): hooks that draw there show each validation the
-        same. Here, because Lightning calls no other hook of ours before a user's
-        ``on_before_batch_transfer``, which may draw.
-        """
         if self.trainer is not None:
-            seed_batch(self.trainer, self.seed, number)
+            # here, because Lightning calls no other hook of ours before a user's
+            # on_before_batch_transfer, which may draw
+            loader.before_batch = partial(seed_batch, self.trainer, self.seed)
+        return loader
 
     def pins_memory(self) -> bool:
         """Returns True if batches are put where a GPU can fetch them by itself."""
