@@ -16,7 +16,7 @@ import simplejpeg
 import torch
 from lightkeeper.exact._errors import UnreadableFileError
 from lightkeeper.images import FileDataset, Preprocessing
-from lightkeeper.images._decode import check_image, open_image, read_bands, upright_size
+from lightkeeper.images._decode import check_image, read_bands
 from lightkeeper.images._layout import cpu_limit
 from PIL import Image, ImageOps
 
@@ -42,8 +42,7 @@ def claiming_png(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_is_turned_the_way_its_exif_data_say(tmp_path, suffix, orientation):
     path = save(smooth(48, 32), tmp_path / f"image.{suffix}", exif=turned(orientation))
-    with open_image(path) as image:
-        assert upright_size(image, path) == ((32, 48) if orientation > 4 else (48, 32))
+    assert check_image(path) == ((32, 48) if orientation > 4 else (48, 32))
     steps = Preprocessing(resize=8, crop=8, mean=[0.5] * 3, std=[0.5] * 3)
     photo = FileDataset([path], torch.tensor([0]), steps).photo(0)
     with Image.open(path) as image:

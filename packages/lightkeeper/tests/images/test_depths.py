@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from lightkeeper.exact._errors import LocalError, UnreadableFileError
-from lightkeeper.images._decode import open_image, read_bands, upright_pixels, upright_size
+from lightkeeper.images._decode import check_image, read_bands, upright_pixels
 from PIL import Image
 
 from tests.image_files import decoded, noise, save
@@ -137,8 +137,7 @@ def test_a_turned_tiff_of_any_depth_is_upright(tmp_path, bits, turn, layout):
         **dict.fromkeys((3, 7), lambda image: np.flipud(np.fliplr(image))),
     }
     expected = upside.get(turn, lambda image: image)(expected)
-    with open_image(path) as image:
-        assert upright_size(image, path) == expected.shape[1::-1]
+    assert check_image(path) == expected.shape[1::-1]
     assert np.abs(decoded(path).permute(1, 2, 0).numpy() - expected).max() <= 1
 
 

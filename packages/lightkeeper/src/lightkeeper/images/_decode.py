@@ -162,11 +162,10 @@ def require_shape(shape: tuple[int, ...]) -> None:
         raise ValueError(f"one side is more than {_LONGEST} times the other: {longer} x {shorter}")
 
 
-def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
+def upright_size(image: Image.Image) -> tuple[int, int]:
     """Returns width and height of the image once it is upright, from its header."""
-    with unreadable_errors(path):
-        # PIL gives the upright size of a TIFF file
-        sideways = image.format != "TIFF" and orientation(image) in SIDEWAYS
+    # PIL gives the upright size of a TIFF file
+    sideways = image.format != "TIFF" and orientation(image) in SIDEWAYS
     width, height = image.size
     return (height, width) if sideways else (width, height)
 
@@ -287,7 +286,7 @@ def check_image(path: str | Path, bands: Bands | None = None) -> tuple[int, int]
         _, height, width = read_bands(path, bands).shape
         return width, height
     with open_image(path) as image:
-        size = upright_size(image, path)
+        size = upright_size(image)
         decode(image, path, least=(1, 1))
         return size
 

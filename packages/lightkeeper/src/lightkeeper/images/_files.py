@@ -65,7 +65,7 @@ def prepare(
         return fit_pixels(read_bands(name, bands), preprocessing, draws, scale)
     with open_image(name, content) as file:
         return _fit(
-            upright_size(file, name),
+            upright_size(file),
             lambda least: decode(file, name, least),
             preprocessing,
             draws,
