@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -324,12 +324,10 @@ class AtStep(Callback):
             os.kill(os.getpid(), self.number)
 
 
-def stop_at(
-    step: int, *args: str, number: int = signal.SIGTERM, fit: Callable[..., Any] = fit, **options
-) -> StoppedError:
+def stop_at(step: int, *args: str, number: int = signal.SIGTERM) -> StoppedError:
     """Runs a command, which a signal stops in a step."""
     with pytest.raises(StoppedError) as stopped:
-        fit(*args, callbacks=[AtStep(step, number)], **options)
+        fit(*args, callbacks=[AtStep(step, number)])
     return stopped.value
 
 

@@ -1,6 +1,7 @@
 """Lightning's hooks and arguments of checkpoints do what its documentation says."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -153,15 +154,14 @@ def test_callbacks_have_the_state_of_the_tested_checkpoint(workplace):
     assert callback.tested == [load(BEST)["global_step"]] != [load(LAST)["global_step"]]
 
 
-class Watch(Callback):
-    """Keeps the weights that are tested."""
-
-    def __init__(self) -> None:
-        self.tested: dict[str, Any] = {}
-
-    def on_test_start(self, trainer, pl_module) -> None:
-        weights = pl_module.state_dict().items()
-        self.tested = {name: value.clone() for name, value in weights}
+@pytest.fixture
+def tested(monkeypatch) -> dict[str, Any]:
+    """The weights that are tested."""
+    weights: dict[str, Any] = {}
+    monkeypatch.setattr(
+        ToyClassifier, "on_test_start", lambda model: weights.update(deepcopy(model.state_dict()))
+    )
+    return weights
 
 
 def require_average(tested: dict[str, Any], path: Path) -> None:
@@ -170,20 +170,21 @@ def require_average(tested: dict[str, Any], path: Path) -> None:
     assert differences(checkpoint["current_model_state"], tested)
 
 
-def test_an_average_of_weights_is_tested_not_the_raw_ones(workplace):
-    watch = Watch()
-    fit(callbacks=[EMAWeightAveraging(decay=0.5), watch])
-    require_average(watch.tested, BEST)
+def test_an_average_of_weights_is_tested_not_the_raw_ones(workplace, tested):
+    fit(callbacks=[EMAWeightAveraging(decay=0.5)])
+    require_average(tested, BEST)
 
 
-def test_a_plain_trainer_tests_the_average_too_whose_callback_comes_before_the_models(workplace):
-    watch, saving = Watch(), ModelCheckpoint(".")
-    callbacks = [EMAWeightAveraging(decay=0.5), watch, saving]
+def test_a_plain_trainer_tests_the_average_too_whose_callback_comes_before_the_models(
+    workplace, tested
+):
+    saving = ModelCheckpoint(".")
+    callbacks = [EMAWeightAveraging(decay=0.5), saving]
     trainer = toy_trainer(enable_checkpointing=True, callbacks=callbacks)
     model, data = ToyClassifier(NAMES, PREPROCESSING), ToyData()
     trainer.fit(model, datamodule=data)
     trainer.test(model, data, saving.best_model_path, verbose=False, weights_only=True)
-    require_average(watch.tested, Path(saving.best_model_path))
+    require_average(tested, Path(saving.best_model_path))
 
 
 @cases("ours theirs", (ToyClassifier, LightningModule), (ToyData, LightningDataModule))

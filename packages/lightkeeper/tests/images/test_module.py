@@ -265,10 +265,11 @@ class Around(LightningDataModule):
         return inner.train_dataloader()
 
 
-@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
-def test_a_data_module_around_one_of_ours_must_hand_on_its_hooks():
-    with pytest.raises(UserError, match="loaders need it"):
-        toy_trainer().fit(toy(), datamodule=Around())
+@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`", "ignore:.*many workers")
+@pytest.mark.parametrize("data", [Around(), Around().train_dataloader()])
+def test_loaders_without_the_hooks_of_their_data_module_are_refused(data):
+    with pytest.raises(UserError, match=r"need it: trainer\.fit\(model, datamodule=data\)$"):
+        toy_trainer().fit(toy(), data)
 
 
 def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace):

@@ -6,7 +6,7 @@ kills at any moment in stress.py, GPUs in exact/test_gpu.py.
 
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, cast
@@ -113,32 +113,6 @@ class Row(NamedTuple):
     ends: Iterable[int] = ()
 
 
-def check(row: Any, fit: Callable[..., Any]) -> dict[str, Any]:
-    """Runs a row undisturbed and stopped; returns how the first ended."""
-    flags = row.flags.split()
-    fit(*flags, "--trainer.default_root_dir=whole")
-    expected = outcome(Path("whole/run"))
-    steps = expected["last: global_step"]
-    for step in row.stops:
-        until = [f"--trainer.max_steps={step}"] * (step in row.ends)
-        stop_at(step, *flags, *until, fit=fit)
-        last = load(LAST)
-        assert last["global_step"] == min(step, steps)
-        assert not last["about"]["thresholds"]  # they are of a validation with other weights
-    fit(*flags)
-    require_same_end(RUN, expected)
-    assert {"val/loss", "test/accuracy", "train/loss", "last: optimizer_states"} <= expected.keys()
-    return expected
-
-
-def params(rows: dict[str, Any]) -> list[Any]:
-    """The rows by name; those that take long are slow."""
-    return [
-        pytest.param(row, marks=[pytest.mark.slow] * row.slow, id=name)
-        for name, row in rows.items()
-    ]
-
-
 PLATEAU = (
     "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss"
     " --model.lr_scheduler.patience=0"
@@ -226,11 +200,26 @@ ROWS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")
-@pytest.mark.parametrize("row", params(ROWS))
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=[pytest.mark.slow] * row.slow, id=name) for name, row in ROWS.items()],
+)
 def test_a_stopped_run_ends_as_if_undisturbed(workplace, monkeypatch, row):
     clock = SimpleNamespace(monotonic=lambda: Ticking.seconds)
     monkeypatch.setattr("lightning.pytorch.callbacks.timer.time", clock)
-    check(row, fit)
+    flags = row.flags.split()
+    fit(*flags, "--trainer.default_root_dir=whole")
+    expected = outcome(Path("whole/run"))
+    steps = expected["last: global_step"]
+    for step in row.stops:
+        until = [f"--trainer.max_steps={step}"] * (step in row.ends)
+        stop_at(step, *flags, *until)
+        last = load(LAST)
+        assert last["global_step"] == min(step, steps)
+        assert not last["about"]["thresholds"]  # they are of a validation with other weights
+    fit(*flags)
+    require_same_end(RUN, expected)
+    assert {"val/loss", "test/accuracy", "train/loss", "last: optimizer_states"} <= expected.keys()
 
 
 CANNOT_CHANGE = "which cannot change when the run"

@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from lightkeeper.exact import UserError
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
@@ -242,14 +241,6 @@ def test_each_step_has_the_mean_gradient_of_its_batches_as_in_a_plain_loop(
             plain.loss(plain(images), labels).mean().backward()
             optimizer.step()
     torch.testing.assert_close(model.network.state_dict(), plain.network.state_dict())
-
-
-@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`", "ignore:.*many workers")
-def test_loaders_of_a_data_module_are_refused_without_it():
-    data = ToyData()
-    data.setup("fit")
-    with pytest.raises(UserError, match=r"trainer\.fit\(model, datamodule=data\)$"):
-        toy_trainer().fit(toy(), data.train_dataloader())
 
 
 def real(state: dict[str, Tensor]) -> dict[str, Tensor]:
