@@ -246,3 +246,7 @@ def test_a_file_of_weights_alone_opens_by_its_hyperparameters(workplace):
     weights = load(Path("mine/w.ckpt"))["state_dict"]
     assert torch.equal(model.network.fc.weight, weights["network.fc.weight"])
     assert read_weights("mine/w.ckpt").class_names == about["class_names"]
+    content = load(Path("mine/w.ckpt"))
+    del content["hyper_parameters"]["class_names"]  # as of a module that has none
+    torch.save(content, "mine/w.ckpt")
+    assert read_weights("mine/w.ckpt").class_names == []

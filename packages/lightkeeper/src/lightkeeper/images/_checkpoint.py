@@ -209,7 +209,7 @@ def read_weights(source: str | Path) -> Weights:
         return Weights(_tensors_of(content, path), None, [])
     about = content[ABOUT]
     tensors = _tensors_of(content["state_dict"], path)
-    names = about["class_names"]
+    names = about.get("class_names")  # which a module of one's own may not have
     is_plain = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return Weights(
         {n.removeprefix(_NETWORK): tensors[n] for n in tensors if n.startswith(_NETWORK)},
