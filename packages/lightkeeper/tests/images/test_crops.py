@@ -1,5 +1,6 @@
 """Which part of an image is used: evaluation's against torchvision, training's against torchvision's."""
 
+import functools
 from itertools import product
 from typing import Any
 
@@ -74,28 +75,19 @@ def test_a_rectangle_is_what_torchvision_makes_of_the_image(fit, crop):
         factors = size[0] / shape[1], size[1] / shape[0]
         factor = max(factors) if fit == "crop" else min(factors)
         scaled = [max(1, int(side * factor + 1e-9)) for side in (shape[1], shape[0])]
+        upper, left = ((whole - side) // 2 for whole, side in zip(crop, scaled, strict=True))
+        # bars on both sides, the larger one at the end
+        bars = [left, upper, width - scaled[1] - left, height - scaled[0] - upper]
+        colour = [round(255 * value) for value in options["mean"]]
+        padded = functools.partial(v2.functional.pad, padding=bars, fill=colour)
         steps: Any = {
             "crop": [v2.Resize(scaled), v2.CenterCrop(crop)],
             "squash": [v2.Resize(crop)],
-            "pad": [v2.Resize(scaled), Padded(crop, options["mean"])],
+            "pad": [v2.Resize(scaled), padded],
         }[fit]
         ours = fit_image(image, options)
         assert ours.shape == (3, *crop)
         assert (ours.int() - v2.Compose(steps)(image).int()).abs().max() <= ROUNDING
-
-
-class Padded:
-    """Bars of the mean colour on both sides, the larger one at the end."""
-
-    def __init__(self, crop, mean):
-        self.crop = crop
-        self.fill = [round(255 * value) for value in mean]
-
-    def __call__(self, image):
-        rest = [whole - side for whole, side in zip(self.crop, image.shape[1:], strict=True)]
-        upper, left = (side // 2 for side in rest)
-        lower, right = rest[0] - upper, rest[1] - left
-        return v2.functional.pad(image, [left, upper, right, lower], fill=self.fill)
 
 
 @cases(

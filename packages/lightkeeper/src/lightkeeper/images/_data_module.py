@@ -237,8 +237,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Opens the datasets once."""
-        if not self.splits:
-            self.splits = self.load()
+        self.splits = self.splits or self.load()
         if self.compared_with and self.world[1] == 0:
             note_change(self.compared_with, self)
         self.compared_with = {}  # said once
