@@ -58,28 +58,22 @@ def prepare(
     The image is a file, or its pixels, uint8 or uint16 (channels, height, width). The ``content``
     of a file is read in place of the file. Returns the image, (channels, *crop).
     """
-    if isinstance(image, Tensor):
-        return fit_pixels(image, preprocessing, draws, scale)
-    name = os.fspath(image)
-    if (bands := bands_of(preprocessing)) is not None:
-        return fit_pixels(read_bands(name, bands), preprocessing, draws, scale)
-    with open_image(name, content) as file:
-        return _fit(
-            upright_size(file),
-            lambda least: decode(file, name, least),
-            preprocessing,
-            draws,
-            scale,
-        )
-
-
-def fit_pixels(
-    pixels: Tensor, preprocessing: Preprocessing, draws: Tensor | None, scale: Scale | None
-) -> Tensor:
-    """Fits decoded pixels likewise."""
-    _, height, width = pixels.shape
+    if not isinstance(image, Tensor):
+        name = os.fspath(image)
+        bands = bands_of(preprocessing)
+        if bands is None:
+            with open_image(name, content) as file:
+                return _fit(
+                    upright_size(file),
+                    lambda least: decode(file, name, least),
+                    preprocessing,
+                    draws,
+                    scale,
+                )
+        image = read_bands(name, bands)
+    _, height, width = image.shape
     require_shape((height, width))  # of a dataset's image, which may be an empty crop
-    return _fit((width, height), lambda _: pixels, preprocessing, draws, scale)
+    return _fit((width, height), lambda _: image, preprocessing, draws, scale)
 
 
 def _fit(
@@ -263,7 +257,7 @@ class FileDataset:
             return self.cache.fetch(index, lambda: prepare(file, steps))
         height, width = self.cache.shapes[index].tolist()
         pixels = self.cache.fetch(index, lambda: self._scaled(file, height, width))
-        return fit_pixels(pixels, *fitting)
+        return prepare(pixels, *fitting)
 
     def _scaled(self, file: Path, height: int, width: int) -> Tensor:
         """Reads a whole image, scaled down."""

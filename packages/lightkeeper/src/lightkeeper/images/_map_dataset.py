@@ -21,7 +21,7 @@ from ._batch import BatchDataset, ImageBatch, Keys, digest_of, split_keys
 from ._class_names import require_class_names
 from ._decode import upright_pixels
 from ._downloads import one_at_a_time
-from ._files import Fitting, Scale, draw_fittings, fit_pixels, prepare
+from ._files import Fitting, Scale, draw_fittings, prepare
 from ._layout import split_names
 from ._preprocessing import Preprocessing, empty_images
 from ._resized import ResizedDataModule
@@ -266,7 +266,7 @@ class TorchDataset:
             pixels = (
                 prepare(name, *fitting, content=image)
                 if isinstance(image, bytes)
-                else fit_pixels(pixels_of(image), *fitting)
+                else prepare(pixels_of(image), *fitting)
             )
         except (TypeError, ValueError) as error:
             raise LocalError(f"{name}: {error}") from error
