@@ -56,8 +56,6 @@ class ImageFilesDataModule(ResizedDataModule):
         layout: How the folder or table was understood, in one line; known after ``files``.
     """
 
-    table_class = Table
-    """What lists the files of a table, for a subclass that has one."""
     table: Table | None = None
 
     def __init__(
@@ -113,7 +111,7 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def open_table(self, file: Path, root: str | None, **columns: str | None) -> None:
         """Opens a table of the files; ``root`` and the options of columns may be None."""
-        self.table = self.table_class(
+        self.table = Table(
             file,
             Path(root).expanduser() if root is not None else None,
             columns,
