@@ -266,6 +266,13 @@ def table(*rows, header="path,label,split"):
         {"t.csv": "file,label\nimg/0.jpg,1\n", "a.json": '{"1": "x"}', "b.json": '{"1": "y"}'},
         r"/a\.json and .*/b\.json name the classes differently",
     ),
+    (  # and no test set without classes
+        {
+            "train.csv": "path,label\nimg/0.jpg,cat\nimg/1.jpg,dog",
+            "test.csv": "path,class\nother/0.jpg,cat",
+        },
+        r"test\.csv', line 2: it has no label",
+    ),
     ({"t.csv": "file,label,split,valid\nimg/0.jpg,1,val,1\n"}, "split_column: must name"),
     ({"t.csv": "file,label\nimg/0.jpg,3\nimg/1.jpg,3.0\n"}, r"column label has '3' and '3\.0'"),
     ({"t.json": "[{}]"}, "each line must be the object of an image"),
@@ -288,13 +295,6 @@ def test_what_is_wrong_or_open_is_named_with_its_line(tmp_path, monkeypatch, tab
     monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed
     file = write_tables(tmp_path, {"img/{}.jpg": 12, "other/{}.jpg": 1}, tables)
     with pytest.raises(UserError, match=message):
-        module(file).files()
-
-
-def test_a_test_table_whose_column_of_labels_has_another_name_is_no_set_without_classes(root):
-    file = write(root / "train.csv", rows_of(root))
-    write(root / "test.csv", rows_of(root)[:4], ("path", "class"))
-    with pytest.raises(UserError, match=r"test\.csv', line 2: it has no label"):
         module(file).files()
 
 
@@ -398,12 +398,20 @@ def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(ro
     paths, labels = map(list, zip(*rows_of(root), strict=True))
     file = write_parquet(root / "t.parquet", {"file": paths, "label": labels})
     assert module(file).files() == module(write(root / "plain.csv", rows_of(root))).files()
-    write_parquet(file, {"file": paths, "label": [float("nan"), *[1.0] * (len(paths) - 1)]})
-    with pytest.raises(UserError, match="line 1: it has no label"):
-        module(file).files()
-    write_parquet(file, {"file": paths, "label": [[label] for label in labels]})
-    with pytest.raises(UserError, match="line 1: it has no label that is a text or a number"):
-        module(file).files()
-    write_parquet(file, {"image": [{"bytes": b"", "path": ""}], "label": [0]})
-    with pytest.raises(UserError, match="holds the images themselves; --data hf:FOLDER reads it"):
-        module(file).files()
+    for columns, message in (
+        (
+            {"file": paths, "label": [float("nan"), *[1.0] * (len(paths) - 1)]},
+            "line 1: it has no label",
+        ),
+        (
+            {"file": paths, "label": [[label] for label in labels]},
+            "line 1: it has no label that is a text or a number",
+        ),
+        (
+            {"image": [{"bytes": b"", "path": ""}], "label": [0]},
+            "holds the images themselves; --data hf:FOLDER reads it",
+        ),
+    ):
+        write_parquet(file, columns)
+        with pytest.raises(UserError, match=message):
+            module(file).files()

@@ -171,6 +171,7 @@ def test_over_the_folds_each_image_is_tested_once_and_stays_where_it_is(tmp_path
     ({}, {"folds": 1}, "folds: must be at least 2, got 1"),
     ({}, {"folds": 10**20}, f"class 'a' has 9 images or groups, too few for {10**20} folds"),
     ({}, {"folds": 3, "fold": 4}, "fold: must be at most folds, 3, got 4"),
+    ({}, {"train_fraction": 0}, r"train_fraction: must be in \(0, 1\], got 0"),
     ({}, {"fold": 2}, "fold: must be at most folds, 1, got 2"),
     ({}, {"group": "image ([0-9]+)_"}, r"'image \(\[0-9\]\+\)_' finds nothing in 'a/image"),
     ({}, {"group": "image("}, r"'image\(' is no regular expression"),
@@ -178,7 +179,7 @@ def test_over_the_folds_each_image_is_tested_once_and_stays_where_it_is(tmp_path
     ({"test/a": 2}, {"folds": 2}, "folds: each fold cuts a test set, but '.*' has one already"),
     ({"test/a": 2}, {"group": PATTERN}, "group: '0' has images in test and train"),
 )
-def test_folds_and_groups_that_cannot_be_are_refused(tmp_path, folders, options, message):
+def test_folds_groups_and_shares_that_cannot_be_are_refused(tmp_path, folders, options, message):
     train = "train/" if folders else ""
     write_folder(tmp_path, {f"{train}a": 9, f"{train}b": 9, **folders})
     with pytest.raises(UserError, match=message):
