@@ -90,21 +90,22 @@ class CommandLine:
                 flags.append(word)
         self.configs.append(flat(texts))
         self.flags = _with_class_paths(flags)
+        words = [flag.partition("=")[::2] for flag in self.flags]
+        self._values = [(full_name(option), value) for option, value in words]
         self._require_callbacks()
 
     @property
     def names(self) -> set[str]:
         """Returns the names of all options that are given."""
-        flags = [full_name(word.partition("=")[0]) for word in self.flags]
+        flags = [name for name, _ in self._values]
         return {*flags, *(name for config in self.configs for name in config)}
 
     def _require_callbacks(self) -> None:
         """Refuses names of no callback, for which jsonargparse lists all that it has tried."""
-        options = [word.partition("=")[::2] for word in self.flags]
         values = [
-            read_yaml(value, option)
-            for option, value in options
-            if full_name(option).rstrip("+") == _CALLBACKS and not os.path.isfile(value)
+            read_yaml(value, f"--{name}")
+            for name, value in self._values
+            if name.rstrip("+") == _CALLBACKS and not os.path.isfile(value)
         ]
         values += [config.get(f"{_CALLBACKS}{end}") for config in self.configs for end in ("", "+")]
         for value in values:
@@ -129,9 +130,7 @@ class CommandLine:
                     del config[key]
                     if cls is not classes[key]:
                         _drop_others(config, key, classes[key])
-        for word in self.flags:
-            option, _, value = word.partition("=")
-            name = full_name(option)
+        for name, value in self._values:
             # of flags, the last config has the path that --data names
             if name in _PATHS and self.configs[-1].get(name, value) != value:
                 raise UserError(f"--data and --{name} name different images; give one of them")
@@ -206,11 +205,10 @@ def _class_or_value(key: str, base: type, value: object) -> object:
     if not isinstance(value, str):
         return value
     cls = find_class(base, value)
-    is_other = key in TRAINER_BASES or (key == "model.loss" and "." in value)
     exists = "." in value and imported(value) is not None
-    if key == _CALLBACKS:  # of a function that returns one
-        is_other = exists
-    if cls is None and not is_other:
+    # a function may be a loss, which jsonargparse imports, or return a callback
+    is_function = (key == "model.loss" and "." in value) or (key == _CALLBACKS and exists)
+    if cls is None and key not in TRAINER_BASES and not is_function:
         if exists:
             raise UserError(f"--{key}: '{value}' is no class that derives from {base.__name__}")
         nearest = closest(value, [cls.__name__ for cls in candidates(base)])
