@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from itertools import pairwise
@@ -176,14 +176,17 @@ def import_modules(names: str) -> str:
     return names
 
 
-def _mappings(node: yaml.Node | None) -> Iterator[yaml.MappingNode]:
-    """Yields all mappings of a YAML document."""
-    if isinstance(node, yaml.MappingNode):
-        yield node
-    if isinstance(node, yaml.CollectionNode):
-        for part in node.value:
-            for child in part if isinstance(part, tuple) else [part]:
-                yield from _mappings(child)
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which YAML's readers keep the last in silence."""
+
+    def compose_mapping_node(self, anchor: dict[object, yaml.Node]) -> yaml.MappingNode:
+        """Composes a mapping; ``anchor``, a text or None, has the type of PyYAML's stubs."""
+        mapping = super().compose_mapping_node(anchor)
+        keys = [str(key.value) for key, _ in mapping.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            line = mapping.start_mark.line + 1
+            raise yaml.YAMLError(f"'{twice[0]}' is given twice in the mapping of line {line}")
+        return mapping
 
 
 class _Dumper(yaml.SafeDumper):
@@ -213,19 +216,10 @@ def read_value(text: str) -> object:
 
 
 def read_yaml(text: str, name: str) -> object:
-    """Reads YAML; ``name`` says in messages where it is from.
-
-    Refuses a key that is given twice, of which YAML's readers keep the last in silence.
-    """
+    """Reads YAML, each of whose keys is given once; ``name`` says in messages where it is from."""
     try:
         content: object = _load(text)
-        for mapping in _mappings(yaml.compose(text, yaml.SafeLoader)):
-            keys = [str(key.value) for key, _ in mapping.value]
-            if twice := [key for key in keys if keys.count(key) > 1]:
-                line = mapping.start_mark.line + 1
-                raise UserError(
-                    f"{name}: '{twice[0]}' is given twice in the mapping of line {line}"
-                )
+        yaml.compose(text, _OnceLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{name}: {' '.join(str(error).split())}") from error
     return content
