@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import pytest
 import yaml
+from lightkeeper.cli._command_line import CommandLine
 from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Adam
 
@@ -105,6 +106,12 @@ def test_options_are_kept_in_any_order_of_configs_classes_and_arguments_and_when
     cli = Command(given)
     (workplace / "saved.yaml").write_text(cli.parser.dump(cli.config, skip_unset=False), "utf-8")
     require_values(["--config=saved.yaml"], expected)
+
+
+def test_an_option_that_takes_no_value_leaves_the_next_word_alone():
+    line = CommandLine(["--calibrate", "best.ckpt", "--split", "val"], ["--calibrate"])
+    assert line.positionals == ["best.ckpt"]
+    assert line.flags == ["--calibrate", "best.ckpt", "--split=val"]
 
 
 A = "--config={trainer: {max_epochs: 1}, model: {layer_decay: 0.1, arch: resnet34, arch_args: {a: 1}}}"

@@ -7,7 +7,7 @@ are taken out here, and become the parser's defaults: it never meets a change of
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from lightning.pytorch import Callback
@@ -45,14 +45,18 @@ _CALLBACKS = "trainer.callbacks"
 _LISTS = ("data.train_transforms", "data.batch_transforms", _CALLBACKS)
 """Options that take a list of classes."""
 _GROUPS = ("data", "model", "trainer", "callbacks")
-_WAITS = re.compile(r"(?!-h$|--help$|--help-all$|--print_config|.+\.help$)-[^=]+")
-"""An option without its value."""
+_WAITS = re.compile(r"(?!--help-all$|--print_config|.+\.help$)-[^=]+")
+"""An option without its value, or a switch."""
 _PATHS = ("data.root", "data.file")  # what --data PATH names, too
 _NO_CLASS = re.compile(r"(null|true|false)$|\[")
 
 
 class CommandLine:
     """The words of a command line.
+
+    Args:
+        args: The words as the shell passes them.
+        switches: Options that take no value.
 
     Attributes:
         words: Each option with its value as one word, and positional arguments.
@@ -61,8 +65,8 @@ class CommandLine:
         flags: The other words.
     """
 
-    def __init__(self, args: Iterable[str]) -> None:
-        self.words = whole_words(args)
+    def __init__(self, args: Iterable[str], switches: Container[str]) -> None:
+        self.words = whole_words(args, switches)
         self.positionals = [word for word in self.words if not word.startswith("-")]
         self.configs = list[Options]()
         texts: Options = {}
@@ -137,12 +141,13 @@ class CommandLine:
         return classes
 
 
-def whole_words(args: Iterable[str]) -> list[str]:
+def whole_words(args: Iterable[str], switches: Container[str]) -> list[str]:
     """Joins each option and its value to one word; no option takes several values."""
     require_values(given := [*args])
     words = list[str]()
     for word in given:
-        if words and not word.startswith("--") and _WAITS.fullmatch(words[-1]):
+        waits = words and words[-1] not in switches and _WAITS.fullmatch(words[-1])
+        if waits and not word.startswith("--"):
             words[-1] += f"={word}"
         else:
             words.append(word)
