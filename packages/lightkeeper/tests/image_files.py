@@ -44,14 +44,6 @@ def write_images(root: Path, patterns: dict[str, int]) -> None:
         noise(20, 18).save(root / path)
 
 
-def damage_deep_inside(path: Path) -> None:
-    """Writes a PNG file, whatever its name, that only decoding all of it finds broken."""
-    noise(64, 64).save(path, format="PNG")
-    data = bytearray(path.read_bytes())
-    data[2000:2100] = bytes(100)
-    path.write_bytes(data)
-
-
 def turned(orientation: int) -> Image.Exif:
     """EXIF data that say how an image lies."""
     exif = Image.Exif()
