@@ -95,9 +95,7 @@ class CommandParser(ArgumentParser):
             cause = cause.__cause__
         line = " ".join([f"--{'.'.join(keys)}:" if keys else "", *message.split()]).strip()
         if unknown := re.search(r"(?:arguments: --|[Oo]ption ')([\w.-]+)", line):
-            options = self.get_defaults(skip_validation=True).keys()
-            names = [name.replace("init_args.", "") for name in options]
-            names += [name.removesuffix(".class_path") for name in names]  # what takes a class
+            names = [*map(full_name, self.get_defaults(skip_validation=True).keys())]
             group = ".".join(keys) or unknown[1].rpartition(".")[0]
             inside = [name for name in names if name.startswith(f"{group}.")]
             nearest = closest(unknown[1], inside) or closest(unknown[1], names, cutoff=0.8)
