@@ -115,22 +115,19 @@ class ResumingCSVLogger(CSVLogger):
     so give it ``version=""``.
     """
 
-    _earlier: str | None = None
     _is_open = False
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
         """The writer, which removes the file that it finds; that waits aside until it is restored."""
-        if self._earlier is None:
-            path = Path(self.log_dir, "metrics.csv")
-            # it is there if an earlier process ended before it had restored the rows
-            if path.exists() and not self._aside.exists():
-                path.replace(self._aside)
-            self._earlier = self._aside.read_text() if self._aside.exists() else ""
         if self._is_open:  # to change filters lets warnings of others be shown again
             return super().experiment
         self._is_open = True
+        path = Path(self.log_dir, "metrics.csv")
+        # it is there if an earlier process ended before it had restored the rows
+        if path.exists() and not self._aside.exists():
+            path.replace(self._aside)
         with warnings.catch_warnings():  # that it will delete them
             warnings.filterwarnings("ignore", "Experiment logs directory")
             return super().experiment
@@ -148,8 +145,7 @@ class ResumingCSVLogger(CSVLogger):
         """Writes the newest rows; replaces a file that needs columns, which Lightning empties first."""
         columns = {*self.experiment.metrics_keys}.union(*self.experiment.metrics)
         if len(columns) > len(self.experiment.metrics_keys) and self._file.exists():
-            with self._file.open(newline="") as file:
-                self._replace(sorted(columns), [*csv.DictReader(file)])
+            self._replace(sorted(columns), _rows_of(self._file))
         super().save()
 
     def state_dict(self) -> State:
@@ -160,18 +156,13 @@ class ResumingCSVLogger(CSVLogger):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Writes the rows of before; says what is lost."""
+        file = self._file  # its writer puts one of before aside, unless that is its own
         if state_dict:
-            self._restore(state_dict["columns"], state_dict["rows"])
-        self._earlier = ""
+            rows = _rows_of(self._aside if self._aside.exists() else file)[: state_dict["rows"]]
+            if len(rows) < state_dict["rows"]:
+                note(f"'{file}' is lost or cut, and with it rows of before")
+            self._replace(state_dict["columns"], rows)
         self._aside.unlink(missing_ok=True)
-
-    def _restore(self, columns: list[str], rows: int) -> None:
-        if not self._earlier and self._file.exists():  # of another fit of the same trainer
-            self._earlier = self._file.read_text()
-        earlier = [*csv.DictReader(io.StringIO(self._earlier or ""))][:rows]
-        if len(earlier) < rows:
-            note(f"'{self._file}' is lost or cut, and with it rows of before")
-        self._replace(columns, earlier)
 
     def _replace(self, columns: list[str], rows: list[dict[str, str]]) -> None:
         text = io.StringIO(newline="")
@@ -180,6 +171,13 @@ class ResumingCSVLogger(CSVLogger):
         writer.writerows(rows)
         write_text(self._file, text.getvalue())
         self.experiment.metrics_keys = list(columns)
+
+
+def _rows_of(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [*csv.DictReader(file)]
 
 
 def logging_interval(trainer: Trainer) -> int:
