@@ -27,7 +27,6 @@ from ._upstream import (
     reopen_epoch,
     restore_steps_saved,
     steps_saved,
-    validated_in,
 )
 from ._upstream_loop import (
     count_on,
@@ -46,9 +45,6 @@ _METRICS = "newest_metrics"
 _SHOULD_STOP = "should_stop"
 _STATES = "metric_states"
 _STEPS_SAVED = "steps_saved"
-_OPTIMIZERS = "optimizer_states"
-_VALIDATED = "validated"  # the progress of validation
-_RESTORED_LATER = (_OPTIMIZERS, _METRICS, _LOGGED, _GRADIENTS)  # if they are in a checkpoint
 _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
 
@@ -145,7 +141,7 @@ class LastCheckpoint(Callback):
             begin_anew(trainer)
         note_inexact_loaders(trainer)
         self._restore_metrics(trainer, pl_module)
-        restore_numbers(trainer, self._loaded.pop(_OPTIMIZERS, []))
+        restore_numbers(trainer, self._loaded.pop("optimizer_states", []))
         if gradients := self._loaded.pop(_GRADIENTS, []):
             own = gradients[trainer.global_rank % len(gradients)]
             for name, parameter in pl_module.named_parameters():
@@ -160,7 +156,7 @@ class LastCheckpoint(Callback):
     ) -> None:
         """Saves, or saves and stops, if any process wants to."""
         if self._loaded:
-            correct_progress(trainer, self._loaded.pop(_VALIDATED))
+            correct_progress(trainer, self._loaded)
             logged = self._loaded.get(_LOGGED)  # where it may be of an epoch's end
             if batch_idx == 0 and logged is not None:
                 forget_epoch(trainer, logged)
@@ -216,10 +212,10 @@ class LastCheckpoint(Callback):
         """Restores states; remembers the newest metrics, at which schedules may look at first."""
         if not trainer.training:
             return
-        # Lightning clears the trainer's metrics before, and casts the module's afterwards
-        later = {name: checkpoint[name] for name in _RESTORED_LATER if name in checkpoint}
-        states = checkpoint.get(_STATES, [])  # none in a checkpoint from before this callback
-        self._loaded = {_VALIDATED: validated_in(checkpoint), _STATES: states, **later}
+        # Lightning clears the trainer's metrics before, and casts the module's afterwards; a
+        # checkpoint from before this callback has no states
+        self._loaded = {_STATES: [], **checkpoint}
+        self._loaded.pop("state_dict", None)  # which need not stay in memory
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
         restore_steps_saved(trainer, checkpoint.get(_STEPS_SAVED, {}))
         trainer.should_stop = checkpoint.get(_SHOULD_STOP, False)

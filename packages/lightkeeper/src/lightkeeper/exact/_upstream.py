@@ -80,7 +80,7 @@ def is_accumulating(trainer: Trainer) -> bool:
     return done % trainer.accumulate_grad_batches > 0 and not last
 
 
-def correct_progress(trainer: Trainer, validated: dict[str, object]) -> None:
+def correct_progress(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
     """Corrects what Lightning counts twice when it resumes within an epoch.
 
     That is the fetched batch, the step before it, and the batches of a validation before that. It
@@ -89,13 +89,14 @@ def correct_progress(trainer: Trainer, validated: dict[str, object]) -> None:
 
     Args:
         trainer: A trainer that has resumed.
-        validated: The progress of its validation in the checkpoint.
+        checkpoint: The checkpoint that it has resumed from.
     """
     loop = trainer.fit_loop.epoch_loop
     # not by fit_loop's setter, which would set epoch_loop.restarting if max_steps is set
     trainer.fit_loop._restarting = loop.restarting = False
     batches: Any = loop.batch_progress.total  # declared as its base
     batches.ready = batches.processed + 1
+    validated = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
     loop.val_loop.batch_progress.load_state_dict(validated)
     # or what is logged twice in this batch would drop what was restored of its epoch
     if loop.batch_idx > 0:
@@ -103,11 +104,6 @@ def correct_progress(trainer: Trainer, validated: dict[str, object]) -> None:
     # where a batch may take several steps
     by_hand = not trainer.lightning_module.automatic_optimization
     loop._batches_that_stepped = batches.completed if by_hand else trainer.global_step
-
-
-def validated_in(checkpoint: dict[str, Any]) -> dict[str, object]:
-    """Returns the progress of validation in a checkpoint."""
-    return {**checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]}
 
 
 def position_of(trainer: Trainer) -> tuple[int, int]:
