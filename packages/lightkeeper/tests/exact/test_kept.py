@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
@@ -47,6 +48,10 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from torchmetrics.wrappers import ClasswiseWrapper, MetricTracker, MinMaxMetric, Running
 
 from tests.toy import cases, curve, differences, load, rows, toy_trainer
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers", "ignore:Checkpoint directory"
+)
 
 
 class Kept(LightningModule):
@@ -137,29 +142,44 @@ def numbers(trainer: Trainer) -> ExactDataLoader:
     return ExactDataLoader(cast(Any, torch.arange(40.0)), trainer, batch_size=4, shuffle=True)
 
 
-def resuming(folder: Path, *callbacks: Callback, **options: Any) -> Trainer:
+def resuming(
+    folder: Path, *callbacks: Callback, every: int | None = None, **options: Any
+) -> Trainer:
     """The trainer of a run that keeps all in its folder."""
     return toy_trainer(
         default_root_dir=folder,
-        callbacks=[LastCheckpoint(), *callbacks],
+        callbacks=[LastCheckpoint(every_n_steps=every), *callbacks],
         plugins=AtomicCheckpointIO(folder),
         **options,
     )
 
 
-def train(folder: Path, stop: int) -> dict[str, Any]:
-    """Trains three epochs of ten batches, or goes on; returns weights and what was logged."""
+def train(
+    folder: Path,
+    stop: int,
+    build: Callable[[], LightningModule],
+    *callbacks: Callback,
+    data: Callable[[Trainer], Any] = numbers,
+    val: Callable[[Trainer], Any] | None = None,
+    **options: Any,
+) -> Trainer:
+    """Trains a model in a folder, or goes on; the run stops after a batch, unless it is 0."""
     torch.manual_seed(0)
-    trainer = resuming(
-        folder,
-        StopAfter(stop),
-        max_epochs=3,
-        logger=ResumingCSVLogger(folder, name="csv", version=""),
-        log_every_n_steps=2,
-    )
-    val = ExactDataLoader(cast(Any, range(8)), trainer, batch_size=4)
-    trainer.fit(model := Kept(), numbers(trainer), val, ckpt_path=newest_checkpoint(folder))
-    return {**model.state_dict(), "csv": (folder / "csv" / "metrics.csv").read_text().splitlines()}
+    trainer = resuming(folder, StopAfter(stop), *callbacks, **options)
+    evaluated = val(trainer) if val else None
+    trainer.fit(build(), data(trainer), evaluated, ckpt_path=newest_checkpoint(folder))
+    return trainer
+
+
+def train_and_log(
+    folder: Path, stop: int, build: Callable[[], LightningModule], *args: Any, **options: Any
+) -> dict[str, Any]:
+    """Trains for three epochs of ten batches; returns the weights and the rows that were logged."""
+    logger = ResumingCSVLogger(folder, name="csv", version="")
+    logged: Any = {"max_epochs": 3, "logger": logger, "log_every_n_steps": 2}
+    trainer = train(folder, stop, build, *args, **logged, **options)
+    lines = (folder / "csv" / "metrics.csv").read_text().splitlines()
+    return {**trainer.lightning_module.state_dict(), "csv": lines}
 
 
 def require_same_end(end: Callable[[Path, int], Any], folder: Path, *stops: int) -> Any:
@@ -173,13 +193,14 @@ def require_same_end(end: Callable[[Path, int], Any], folder: Path, *stops: int)
     return whole
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("stops", [(6, 7), (13, 17, 29)])
 def test_a_run_that_stops_between_two_batches_ends_in_the_same_bits(tmp_path, stops):
-    require_same_end(train, tmp_path, *stops)
+    def eight(trainer: Trainer) -> ExactDataLoader:
+        return ExactDataLoader(cast(Any, range(8)), trainer, batch_size=4)
+
+    require_same_end(partial(train_and_log, build=Kept, val=eight), tmp_path, *stops)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
 @pytest.mark.parametrize("every", [None, 7, 10])
 def test_an_epoch_counts_itself_alone_from_whichever_checkpoint_a_run_goes_on(workplace, every):
     """One that Lightning saves at the end of an epoch has the sums of that epoch."""
@@ -255,40 +276,22 @@ class Rarely(Logged):
         return torch.stack(losses).sum() * torch.rand(())  # as dropout draws
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("stop", [3, 9, 17])
 def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_end(tmp_path, stop):
     def ends(folder: Path, stop: int) -> dict[str, Any]:
-        torch.manual_seed(0)
-        trainer = resuming(
-            folder,
-            ExactTraining(),
-            StopAfter(stop),
-            EarlyStopping("begun", patience=9, mode="max", check_on_train_epoch_end=True),
-            max_epochs=3,
-            logger=ResumingCSVLogger(folder, name="csv", version=""),
-            precision="64-true",
-            log_every_n_steps=2,
-        )
-        trainer.fit(model := Rarely(), longest(trainer), ckpt_path=newest_checkpoint(folder))
-        rows = (folder / "csv" / "metrics.csv").read_text().splitlines()
-        return {**model.state_dict(), "csv": rows}
+        early = EarlyStopping("begun", patience=9, mode="max", check_on_train_epoch_end=True)
+        corrected = ExactTraining(), early
+        return train_and_log(folder, stop, Rarely, *corrected, data=longest, precision="64-true")
 
     whole = require_same_end(ends, tmp_path, stop, stop + 1)
     assert {"begun", "first_epoch", "mean", "most", "parts"} <= {*whole["csv"][0].split(",")}
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
-def test_a_run_that_had_ended_has_its_average_and_its_metrics_again(workplace):
+def test_a_run_that_had_ended_has_its_average_and_its_metrics_again(tmp_path):
     def end() -> dict[str, Any]:
-        trainer = toy_trainer(
-            max_epochs=2,
-            callbacks=[LastCheckpoint(), ExactTraining(), EMAWeightAveraging(decay=0.9)],
-            plugins=AtomicCheckpointIO("."),
-        )
-        torch.manual_seed(0)
-        trainer.fit(model := Logged(), numbers(trainer), ckpt_path=newest_checkpoint("."))
-        return {**model.state_dict(), "logged": dict(trainer.callback_metrics)}
+        trainer = train(tmp_path, 0, Logged, ExactTraining(), EMAWeightAveraging(decay=0.9))
+        logged = dict(trainer.callback_metrics)
+        return {**trainer.lightning_module.state_dict(), "logged": logged}
 
     assert differences(end(), end()) == []
 
@@ -308,7 +311,6 @@ class Validated(Logged):
     test_step = validation_step
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
 def test_a_validation_counts_once_from_whichever_checkpoint_a_run_goes_on(workplace):
     """One that Lightning saves as a validation ends has what that has counted."""
 
@@ -367,25 +369,24 @@ class Curriculum(Logged):
         self.log("val", float(self.trainer.global_step))
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_batches_that_are_skipped_count_for_the_next_validation(tmp_path):
     def validations(folder: Path, stop: int = 0) -> list[int]:
         steps: list[int] = []
         look = LambdaCallback(
             on_validation_end=lambda trainer, _: steps.append(trainer.global_step)
         )
-        trainer = resuming(
-            folder,
-            StopAfter(stop),
-            look,
-            max_epochs=4,
-            check_val_every_n_epoch=None,
-            val_check_interval=5,
-            num_sanity_val_steps=0,
-        )
-        loaders = numbers(trainer), numbers(trainer)
         with pytest.raises(SystemExit) if stop else nullcontext():
-            trainer.fit(Curriculum(), *loaders, ckpt_path=newest_checkpoint(folder))
+            train(
+                folder,
+                stop,
+                Curriculum,
+                look,
+                val=numbers,
+                max_epochs=4,
+                check_val_every_n_epoch=None,
+                val_check_interval=5,
+                num_sanity_val_steps=0,
+            )
         return steps
 
     whole = validations(tmp_path / "whole")
@@ -426,7 +427,6 @@ class Typed(LightningModule):
         return NAdam(self.parameters(), lr=0.02)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize(
     "precision", [pytest.param("32-true", marks=pytest.mark.slow), "64-true", "bf16-true"]
 )
@@ -458,27 +458,22 @@ def test_whatever_is_of_another_type_than_the_weights_resumes_and_counts_in_it(t
         assert float(whole["metrics"][name]) == pytest.approx(expected, rel=rounded)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
 @pytest.mark.parametrize("stop", [7, 9, 11])
 def test_a_model_checkpoint_saves_once_in_a_step_wherever_a_run_stops(tmp_path, stop):
-    def saved(folder: Path, stop: int = 0) -> dict[str, Any]:
-        torch.manual_seed(0)
+    def saved(folder: Path, stop: int) -> dict[str, Any]:
         kept = ModelCheckpoint(folder / "kept", save_top_k=-1, every_n_train_steps=1)
-        trainer = toy_trainer(
-            default_root_dir=folder,
-            callbacks=[LastCheckpoint(every_n_steps=1), kept, StopAfter(stop)],
-            plugins=AtomicCheckpointIO(folder),
+        train(
+            folder,
+            stop,
+            Logged,
+            kept,
+            every=1,
             accumulate_grad_batches=3,
             enable_checkpointing=True,
         )
-        with pytest.raises(SystemExit) if stop else nullcontext():
-            trainer.fit(Logged(), numbers(trainer), ckpt_path=newest_checkpoint(folder))
         return {path.name: load(path)["loops"] for path in (folder / "kept").iterdir()}
 
-    whole = saved(tmp_path / "whole")
-    saved(tmp_path / "stopped", stop)
-    assert len(whole) == 8
-    assert differences(whole, saved(tmp_path / "stopped")) == []
+    assert len(require_same_end(saved, tmp_path, stop)) == 8
 
 
 class Scored(Logged):
@@ -489,7 +484,6 @@ class Scored(Logged):
         self.log("val/loss", cross_entropy(logits, batch.long() % 3), batch_size=len(batch))
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
 @cases(  # in epochs without validation, and behind one; the last two while a file waits for one
     "sanity every stop",
     *((0, 5, 3), (2, 5, 32), (0, 5, 47), (2, 3, 47)),
@@ -499,7 +493,6 @@ def test_a_model_checkpoint_scores_the_end_of_an_epoch_after_its_validation(
     tmp_path, sanity, every, stop
 ):
     def saved(folder: Path, stop: int) -> list[str]:
-        torch.manual_seed(0)
         all_of: dict[str, Any] = {"save_top_k": -1, "every_n_train_steps": every}
         name = "{step}-{val/loss:.6f}"
         kept = [
@@ -509,17 +502,17 @@ def test_a_model_checkpoint_scores_the_end_of_an_epoch_after_its_validation(
             ),
             ModelCheckpoint(folder / "plain", **all_of),
         ]
-        trainer = toy_trainer(
+        train(
+            folder,
+            stop,
+            Scored,
+            *kept,
+            every=1,
+            val=numbers,
             max_epochs=6,
-            default_root_dir=folder,
-            callbacks=[LastCheckpoint(every_n_steps=1), *kept, StopAfter(stop)],
-            plugins=AtomicCheckpointIO(folder),
             check_val_every_n_epoch=2,
             num_sanity_val_steps=sanity,
             enable_checkpointing=True,
-        )
-        trainer.fit(
-            Scored(), numbers(trainer), numbers(trainer), ckpt_path=newest_checkpoint(folder)
         )
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.ckpt"))
 
@@ -535,11 +528,7 @@ class Stepping(Logged):
         return loss
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers",
-    "ignore:Experiment logs dir",
-    "ignore:Checkpoint directory",
-)
+@pytest.mark.filterwarnings("ignore:Experiment logs dir")
 @pytest.mark.parametrize("logger", [ResumingCSVLogger, ResumingTensorBoardLogger])
 def test_further_fits_of_one_trainer_go_on_with_its_curve_from_where_they_begin(tmp_path, logger):
     kept = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
@@ -612,15 +601,11 @@ LOADERS: dict[str, Callable[[Trainer], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_run_goes_on_with_the_next_batch_of_whichever_loader(tmp_path, kind):
     def end(folder: Path, stop: int) -> dict[str, Any]:
-        torch.manual_seed(0)
-        trainer = resuming(folder, StopAfter(stop), max_epochs=3)
-        model = Summing()
-        trainer.fit(model, LOADERS[kind](trainer), ckpt_path=newest_checkpoint(folder))
-        return model.state_dict()
+        trainer = train(folder, stop, Summing, data=LOADERS[kind], max_epochs=3)
+        return trainer.lightning_module.state_dict()
 
     require_same_end(end, tmp_path, 3, 10, 11, 25)
 
@@ -684,20 +669,16 @@ class Adaptive(Logged):
         return NAdam(self.parameters(), lr=0.02)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_a_second_fit_follows_one_that_found_its_run_finished(tmp_path):
-    def end(folder: Path, phases: int) -> dict[str, Any]:
-        torch.manual_seed(0)
-        trainer = resuming(folder, max_epochs=1)
-        trainer.fit(model := Adaptive(), numbers(trainer), ckpt_path=newest_checkpoint(folder))
-        if phases > 1:
-            trainer.fit_loop.max_epochs = 2
-            trainer.fit(model, numbers(trainer))
-        return model.state_dict()
+    def end(folder: Path) -> dict[str, Any]:
+        trainer = train(folder, 0, Adaptive, max_epochs=1)
+        trainer.fit_loop.max_epochs = 2
+        trainer.fit(trainer.lightning_module, numbers(trainer))
+        return trainer.lightning_module.state_dict()
 
-    whole = end(tmp_path / "whole", 2)
-    end(tmp_path / "stopped", 1)
-    assert differences(whole, end(tmp_path / "stopped", 2)) == []
+    whole = end(tmp_path / "whole")
+    train(tmp_path / "stopped", 0, Adaptive, max_epochs=1)
+    assert differences(whole, end(tmp_path / "stopped")) == []
 
 
 def test_numbers_of_optimizers_that_other_processes_have_are_theirs():
