@@ -23,15 +23,17 @@ Arguments = dict[str, Any]
 """Those of a call of ``self.log``, but for its value."""
 
 
-def make_exact(trainer: Trainer) -> None:
+def make_exact(trainer: Trainer) -> "_ExactEpochLoop":
     """Gives a trainer a loop that saves what was logged, and no handlers of signals.
 
-    :class:`~lightkeeper.exact.LastCheckpoint` handles them.
+    :class:`~lightkeeper.exact.LastCheckpoint` handles them. Returns the loop, also of a trainer
+    that has it.
     """
     loop = trainer.fit_loop
     if not isinstance(loop.epoch_loop, _ExactEpochLoop):
         loop.epoch_loop = _ExactEpochLoop(trainer, loop.epoch_loop)
         trainer._signal_connector = _NoSignals(trainer)
+    return loop.epoch_loop
 
 
 def logged_metrics(trainer: Trainer) -> list[str]:
@@ -55,9 +57,9 @@ def count_on(trainer: Trainer) -> None:
 
     Lightning counts the batches of validations anew. It does so as well with each new loader.
     """
-    loop = trainer.fit_loop.epoch_loop
+    loop = make_exact(trainer)
     reloads: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
-    if isinstance(loop, _ExactEpochLoop) and not reloads:
+    if not reloads:
         loop.val_loop._seen_batches_per_dataloader.update(loop.validated)
         loop.validated = {}
 
@@ -68,8 +70,8 @@ def open_validation(trainer: Trainer) -> None:
     A ``ModelCheckpoint`` leaves an epoch's last step to a validation that has batches, and Lightning
     opens none in an epoch without validation, nor checks sanity where a run resumes.
     """
-    loop = trainer.fit_loop.epoch_loop
-    had = trainer.num_sanity_val_steps or getattr(loop, "validated", {})
+    loop = make_exact(trainer)
+    had = trainer.num_sanity_val_steps or loop.validated
     if had and trainer.enable_validation and trainer.val_dataloaders is None:
         trainer.validating = True
         loop.val_loop.setup_data()
@@ -88,17 +90,15 @@ def count_in_floats(trainer: Trainer) -> None:
 
 def uncount_fetched(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Saves where loaders stood before a batch that was fetched and that nothing was done with."""
-    loop = trainer.fit_loop.epoch_loop
+    loop = make_exact(trainer)
     batches = loop.batch_progress.current
-    if isinstance(loop, _ExactEpochLoop) and batches.ready > batches.completed:
+    if batches.ready > batches.completed:
         checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = loop.places
 
 
 def forget_epoch(trainer: Trainer, logged: Iterable[str]) -> None:
     """Drops what was restored of an epoch that had ended, as of a ``ModelCheckpoint``."""
-    results = trainer.fit_loop.epoch_loop._results
-    if isinstance(results, _ExactResults):
-        results.forget()
+    make_exact(trainer)._results.forget()
     parts = dict(trainer.lightning_module.named_modules())
     for name in logged:
         if isinstance(part := parts.get(name), Metric):
