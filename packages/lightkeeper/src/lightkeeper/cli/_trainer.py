@@ -25,7 +25,7 @@ from ..exact._errors import UserError, require
 from ..exact._last_checkpoint import require_own_files
 from ..exact._processes import end_with_parent
 from ..exact._upstream import callbacks_of
-from ..exact._upstream_loop import make_exact
+from ..exact._upstream_loop import exact_loop
 from ..images._checkpoints import BestCheckpoint
 from ..images._data_module import ImageDataModule
 
@@ -125,7 +125,7 @@ class ExactTrainer(Trainer):
             raise UserError(
                 "forked or spawned processes cannot hand their metrics back; use ddp", "strategy"
             )
-        make_exact(self)
+        exact_loop(self)
         watch_processes(launcher)
 
 

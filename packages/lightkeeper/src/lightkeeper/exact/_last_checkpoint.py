@@ -32,7 +32,7 @@ from ._upstream_loop import (
     count_on,
     forget_epoch,
     logged_metrics,
-    make_exact,
+    exact_loop,
     open_validation,
     uncount_fetched,
     validated_metrics,
@@ -112,7 +112,7 @@ class LastCheckpoint(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Handles signals, in training and during the final test."""
         convert_to_double(trainer, pl_module)
-        make_exact(trainer)
+        exact_loop(trainer)
         end_with_first(trainer)
         if stage == "fit":  # another one, perhaps
             self._request.made = False

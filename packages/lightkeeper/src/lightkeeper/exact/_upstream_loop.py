@@ -23,11 +23,10 @@ Arguments = dict[str, Any]
 """Those of a call of ``self.log``, but for its value."""
 
 
-def make_exact(trainer: Trainer) -> "_ExactEpochLoop":
-    """Gives a trainer a loop that saves what was logged, and no handlers of signals.
+def exact_loop(trainer: Trainer) -> "_ExactEpochLoop":
+    """Returns a trainer's loop that saves what was logged, which it gets with the first call.
 
-    :class:`~lightkeeper.exact.LastCheckpoint` handles them. Returns the loop, also of a trainer
-    that has it.
+    Then it handles no signals either: :class:`~lightkeeper.exact.LastCheckpoint` does.
     """
     loop = trainer.fit_loop
     if not isinstance(loop.epoch_loop, _ExactEpochLoop):
@@ -57,7 +56,7 @@ def count_on(trainer: Trainer) -> None:
 
     Lightning counts the batches of validations anew. It does so as well with each new loader.
     """
-    loop = make_exact(trainer)
+    loop = exact_loop(trainer)
     reloads: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
     if not reloads:
         loop.val_loop._seen_batches_per_dataloader.update(loop.validated)
@@ -70,7 +69,7 @@ def open_validation(trainer: Trainer) -> None:
     A ``ModelCheckpoint`` leaves an epoch's last step to a validation that has batches, and Lightning
     opens none in an epoch without validation, nor checks sanity where a run resumes.
     """
-    loop = make_exact(trainer)
+    loop = exact_loop(trainer)
     had = trainer.num_sanity_val_steps or loop.validated
     if had and trainer.enable_validation and trainer.val_dataloaders is None:
         trainer.validating = True
@@ -90,7 +89,7 @@ def count_in_floats(trainer: Trainer) -> None:
 
 def uncount_fetched(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Saves where loaders stood before a batch that was fetched and that nothing was done with."""
-    loop = make_exact(trainer)
+    loop = exact_loop(trainer)
     batches = loop.batch_progress.current
     if batches.ready > batches.completed:
         checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = loop.places
@@ -98,7 +97,7 @@ def uncount_fetched(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 def forget_epoch(trainer: Trainer, logged: Iterable[str]) -> None:
     """Drops what was restored of an epoch that had ended, as of a ``ModelCheckpoint``."""
-    make_exact(trainer)._results.forget()
+    exact_loop(trainer)._results.forget()
     parts = dict(trainer.lightning_module.named_modules())
     for name in logged:
         if isinstance(part := parts.get(name), Metric):
