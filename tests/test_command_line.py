@@ -101,7 +101,7 @@ def test_a_bug_in_the_module_that_a_path_names_is_no_misspelt_name(
 ):
     (tmp_path / "module_with_a_bug.py").write_text(content)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(error, match="'(no_such_package|NoSuchName|no_such_attribute)'"):
+    with pytest.raises(error, match=r"'(no_such_package|NoSuchName|no_such_attribute)'"):
         find_builder("module_with_a_bug.Network")
 
 

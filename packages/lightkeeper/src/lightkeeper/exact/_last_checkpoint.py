@@ -30,9 +30,9 @@ from ._upstream import (
 )
 from ._upstream_loop import (
     count_on,
+    exact_loop,
     forget_epoch,
     logged_metrics,
-    exact_loop,
     open_validation,
     uncount_fetched,
     validated_metrics,
