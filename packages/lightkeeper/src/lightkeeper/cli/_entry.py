@@ -73,6 +73,8 @@ _SYSTEM = {
 Without advice, they are clear themselves.
 """
 
+_LIST_LEAKS = ("onnx", "triton")  # by nanobind
+
 
 def run_command(command: Callable[[], object]) -> NoReturn:
     """Runs a command as a program, which ends with the code that the function returns, or 0.
@@ -97,7 +99,7 @@ def one_line_errors() -> Iterator[None]:
     _open_closed_streams()
     quiet_libraries()
     gc.freeze()  # imported modules stay: the collector need not look at them again
-    atexit.register(gc.unfreeze)  # but at the end: triton's nanobind lists those left as leaks
+    atexit.register(_unfreeze)
     gc.enable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not a notebook's
@@ -117,6 +119,13 @@ def one_line_errors() -> Iterator[None]:
             raise
         is_local = isinstance(error, LocalError | OSError) or text in OF_MACHINE
         end_with_error("; ".join([text, *getattr(error, "__notes__", [])]), is_local)
+
+
+def _unfreeze() -> None:
+    """Frees all before Python ends, which takes a second, if libraries list what is left as leaks."""
+    if any(name in sys.modules for name in _LIST_LEAKS):
+        gc.disable()  # once is enough: Python collects at its very end in any case
+        gc.unfreeze()
 
 
 def _end_of_thread(ended: threading.ExceptHookArgs) -> None:
