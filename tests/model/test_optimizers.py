@@ -254,9 +254,21 @@ def test_a_schedule_that_cannot_be_stepped_or_has_no_rate_is_one_line_before_tra
     assert not [*workplace.rglob("*.ckpt")]
 
 
-def test_a_bug_in_a_schedule_of_ones_own_keeps_its_traceback():
+class Broken(StepLR):
+    """A schedule of one's own, with a bug."""
+
+    def get_lr(self) -> list[Any]:
+        return [1 / (1 - self.last_epoch) for _ in self.base_lrs]
+
+
+@cases(
+    "make",
+    partial(Broken, step_size=1),
+    partial(LambdaLR, lr_lambda=lambda epoch: 1 / (1 - epoch)),
+)
+def test_a_bug_in_a_schedule_of_ones_own_keeps_its_traceback(make):
     with pytest.raises(ZeroDivisionError):
-        train(partial(LambdaLR, lr_lambda=lambda epoch: 1 / (1 - epoch)), max_epochs=2)
+        train(make, max_epochs=2)
 
 
 @cases(

@@ -124,6 +124,7 @@ def one_line_errors() -> Iterator[None]:
 def _unfreeze() -> None:
     """Frees all before Python ends, which takes a second, if libraries list what is left as leaks."""
     if any(name in sys.modules for name in _LIST_LEAKS):
+        gc.collect()  # of what came later, as long as a __del__ finds what it needs
         gc.disable()  # once is enough: Python collects at its very end in any case
         gc.unfreeze()
 

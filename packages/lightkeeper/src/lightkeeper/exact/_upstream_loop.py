@@ -222,8 +222,9 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         # saved sums that were not logged again yet, then those of lost ranks
         waiting, *of_others = self._results.earlier or [{}]
         share = [waiting | states, *filter(None, of_others)]
-        has_begun = self.trainer.fit_loop._combined_loader is not None  # before, all is empty
-        shares = gather(share) if has_begun else [share]
+        # all is empty before loaders are opened, unless it was restored
+        is_open = self.trainer.fit_loop._combined_loader is not None
+        shares = gather(share) if is_open or self._results.arguments else [share]
         results = [states for share in shares for states in share]
         arguments = self._results.arguments | {
             key: _arguments_of(result.meta) for key, result in logged.items()

@@ -47,7 +47,7 @@ class _Logged(TypedDict):
     arguments: NotRequired[dict[str, dict[str, object]]]
     steps: NotRequired[dict[str, Tensor]]
     validated: NotRequired[dict[int, _Count]]
-    combined_loader: NotRequired[list[dict[str, object]]]
+    combined_loader: NotRequired[list[object]]  # anything, of a loader of one's own
 
 
 class _Kept(TypedDict):
