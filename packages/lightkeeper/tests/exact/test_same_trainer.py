@@ -162,9 +162,12 @@ def resume_apart(out: Path) -> None:
         trainer.fit(Line(), train, val, ckpt_path=newest_checkpoint(folder))
 
 
-def test_machines_that_do_not_share_the_folder_of_a_run_are_told_so(tmp_path):
-    """One would go on where the other begins, and both wait for each other in other collectives."""
+@pytest.mark.parametrize("others", [None, STEPS - 1])
+def test_machines_that_do_not_share_the_folder_of_a_run_are_told_so(tmp_path, others):
+    """One would go on where the other begins, or is, and both wait for each other in other collectives."""
     stopped(tmp_path / "0", STEPS)
+    if others is not None:
+        stopped(tmp_path / "1", others)
     succeed(forked(2, resume_apart, tmp_path), tmp_path)
 
 

@@ -128,7 +128,7 @@ class LastCheckpoint(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuses a ModelCheckpoint that would write the same files, and machines that share none."""
-        _require_same_file(trainer)
+        _require_same_file(trainer, self._loaded.get("global_step"))
         callbacks = trainer.checkpoint_callbacks
         require_own_files(callbacks, trainer.default_root_dir, {"last", "previous"})
 
@@ -294,9 +294,14 @@ def require_own_files(callbacks: Iterable[Callback], root: str, names: Set[str])
                 )
 
 
-def _require_same_file(trainer: Trainer) -> None:
-    """Refuses that processes resume from different files, in which they would wait for ever."""
-    names = {Path(path or "none").name for path in gather(trainer.ckpt_path)}
+def _require_same_file(trainer: Trainer, step: int | None) -> None:
+    """Refuses that processes resume from different files, in which they would wait for ever.
+
+    A machine may see an older file of the same name: a copy of its own, or what its cache of a
+    shared folder still has.
+    """
+    name = Path(trainer.ckpt_path or "none").name
+    names = {*gather(name if step is None else f"{name} of step {step}")}
     if len(names) > 1:
         raise UserError(
             f"processes resume from different files ({listed(sorted(names))}): all machines must"
