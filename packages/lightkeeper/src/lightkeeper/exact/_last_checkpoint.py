@@ -129,8 +129,9 @@ class LastCheckpoint(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuses a ModelCheckpoint that would write the same files, and machines that share none."""
         _require_same_file(trainer, self._loaded.get("global_step"))
-        callbacks = trainer.checkpoint_callbacks
-        require_own_files(callbacks, trainer.default_root_dir, {"last", "previous"})
+        require_own_files(
+            trainer.checkpoint_callbacks, trainer.default_root_dir, {"last", "previous"}
+        )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores what Lightning and torch cast as they load, or begins loggers' files anew."""
