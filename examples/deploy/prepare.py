@@ -55,14 +55,22 @@ def upright(image):
     return image if method is None else image.transpose(method)
 
 
+def rgb(image):
+    """Turn an image upright, and into red, green and blue of 8 bits; of 16 bits, the upper ones."""
+    image = upright(image)
+    if image.mode.startswith("I;16"):  # convert would clip them
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return image.convert("RGB")
+
+
 def pixels(image):
     """Turn a PIL image into uint8 (3, height, width)."""
-    return np.asarray(upright(image).convert("RGB")).transpose(2, 0, 1)
+    return np.asarray(rgb(image)).transpose(2, 0, 1)
 
 
 def prepare(image, about):
     """Turn a PIL image into uint8 (3, height, width), as the file's metadata say."""
-    image = upright(image).convert("RGB")
+    image = rgb(image)
     fit, size = about["fit"], np.array(image.size)
     # one number for a square, or height and width
     crop, resize = (np.broadcast_to(json.loads(about[x]), 2)[::-1] for x in ("crop", "resize"))

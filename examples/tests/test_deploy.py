@@ -59,6 +59,22 @@ def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit, crop, res
         assert np.abs(pixels.astype(int) - expected).max() <= 1, (fit, size)
 
 
+def test_the_example_takes_the_upper_8_of_16_bits_as_evaluation_does(tmp_path):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    grey = np.asarray(draw_image(0.3, 1, (50, 40)).convert("L")).astype(np.uint16) * 257
+    Image.fromarray(grey).save(tmp_path / "x.png", exif=turned)
+    about = Preprocessing(resize=37, crop=32, mean=[0.4, 0.5, 0.6], std=[0.2] * 3)
+    texts = {"interpolation": "bilinear", "fit": "crop", "resize": "37", "crop": "32"}
+    example = runpy.run_path(str(DEPLOY / "prepare.py"))
+    photo = example["open_photo"]((tmp_path / "x.png").read_bytes())
+    expected = prepare_file(tmp_path / "x.png", about).numpy()
+    pixels = example["prepare"](photo, texts | {"mean": json.dumps(about["mean"])})
+    assert np.abs(pixels.astype(int) - expected).max() <= 1
+    assert example["pixels"](photo).shape == (3, 50, 40)
+    assert expected.max() < 255  # or clipping would not show
+
+
 def hostile(exif: bytes, kind: str) -> bytes:
     """A photo with such EXIF data, and in PNG with a text that is long."""
     image, file = draw_image(0.3, 1, (50, 40)), io.BytesIO()
