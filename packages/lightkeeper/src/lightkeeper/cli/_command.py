@@ -6,7 +6,6 @@ import textwrap
 from argparse import Action
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any, ClassVar
 
 import yaml
@@ -124,9 +123,9 @@ class Command(LightningCLI):
         set_dumper("yaml", to_yaml)
         set_loader("yaml", read_value, (yaml.YAMLError,))
         parser.set_defaults(dict(self.defaults))  # also of options that a subclass has added
-        switches = [option.option_strings for option in options_of(parser) if option.nargs == 0]
-        given = sys.argv[1:] if args is None else map(str, args)
-        line = CommandLine(given, [*chain(*switches)])
+        takes_none = [option for option in options_of(parser) if option.nargs == 0]
+        switches = {name for option in takes_none for name in option.option_strings}
+        line = CommandLine(sys.argv[1:] if args is None else map(str, args), switches)
         self.command = shlex.join([*str(parser.prog).split(), *line.words])
         named = line.take_classes(self.bases, self.path_classes)
         self.given = line.names | named.keys()

@@ -18,7 +18,7 @@ from ..exact._plain import MisfitError, inside
 from ..exact._upstream import callbacks_of
 from ._checkpoint import damaged, read_checkpoint
 from ._schema import Rule, is_sound, require_fit, require_like
-from ._upstream import logged_values, progress_of
+from ._upstream import loop_values, progress_of
 
 _OTHER_SHAPES = (Adafactor, LBFGS)
 """Optimizers of torch whose states do not have the shapes of their parameters."""
@@ -40,7 +40,7 @@ class _Facts(TypedDict):
     processes: int
 
 
-class _Logged(TypedDict):
+class _OfLoops(TypedDict):
     """The types of what an epoch has logged, and of the places of its loaders."""
 
     results: NotRequired[list[dict[str, dict[str, Tensor]]]]
@@ -102,7 +102,7 @@ def require_restorable(trainer: Trainer, model: LightningModule, checkpoint: Che
         require_like(checkpoint, progress | _common(parts, checkpoint))
         _require_counts(checkpoint, progress)
         with inside("values of its loops"):
-            require_fit(logged_values(checkpoint), _Logged)
+            require_fit(loop_values(checkpoint), _OfLoops)
         for callback in callbacks_of(trainer):
             if (key := callback.state_key) in checkpoint["callbacks"]:
                 with inside("callbacks", type(callback).__name__):

@@ -31,7 +31,7 @@ def progress_of(trainer: Trainer) -> dict[str, Any]:
     return {"loops": {"fit_loop": progress}}
 
 
-def logged_values(checkpoint: dict[str, Any]) -> dict[str, object]:
+def loop_values(checkpoint: dict[str, Any]) -> dict[str, object]:
     """Returns what a checkpoint knows of what its loop has logged, and of its loaders' places."""
     loop = checkpoint["loops"]["fit_loop"]
     state = loop["epoch_loop.state_dict"] | loop["state_dict"]
