@@ -1,6 +1,7 @@
 """What a module keeps from one batch to the next resumes with it, though Lightning saves none of it."""
 
 import os
+import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -552,29 +553,35 @@ def test_further_fits_of_one_trainer_go_on_with_its_curve_from_where_they_begin(
 
 
 class Placed(DataLoader[Any]):
-    """Knows its place, as torchdata's loaders."""
+    """Knows its place, as torchdata's loaders; its state is whatever it likes."""
 
     begins = place = 0
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self.place, self.begins = self.begins, 0
-        return self.left()
+        return self.left(super().__iter__())
 
-    def left(self) -> Iterator[Any]:
-        for number, batch in enumerate(super().__iter__()):
+    def left(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
             if number >= self.place:
                 self.place += 1
                 yield batch
 
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
+    def state_dict(self) -> int:
+        return self.place
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.begins = state["place"]
+    def load_state_dict(self, state: int) -> None:
+        self.begins = state
 
 
 class Summing(Logged):
-    """Keeps gradients over two batches, though Lightning steps."""
+    """Keeps gradients over two batches, though Lightning steps, and draws in a step and a hook."""
+
+    def on_after_batch_transfer(self, batch: Tensor, dataloader_idx: int) -> Tensor:
+        return batch + torch.rand(()) / 9
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * random.random()
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
         if batch_idx % 2 == 0:
@@ -602,9 +609,11 @@ LOADERS: dict[str, Callable[[Trainer], Any]] = {
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_a_run_goes_on_with_the_next_batch_of_whichever_loader(tmp_path, kind):
+def test_a_run_goes_on_with_the_next_batch_of_whichever_loader(tmp_path, kind, monkeypatch):
+    monkeypatch.setenv("PL_GLOBAL_SEED", "1")  # as seed_everything
+
     def end(folder: Path, stop: int) -> dict[str, Any]:
-        trainer = train(folder, stop, Summing, data=LOADERS[kind], max_epochs=3)
+        trainer = train(folder, stop, Summing, ExactTraining(), data=LOADERS[kind], max_epochs=3)
         return trainer.lightning_module.state_dict()
 
     require_same_end(end, tmp_path, 3, 10, 11, 25)

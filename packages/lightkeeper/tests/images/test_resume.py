@@ -6,7 +6,7 @@ kills at any moment in stress.py, GPUs in exact/test_gpu.py.
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, cast
@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch.optim import SGD
 
+from tests.exact.test_kept import Placed
 from tests.toy import (
     LAST,
     RUN,
@@ -48,6 +49,22 @@ class NoisyData(ToyData):
 
     def on_after_batch_transfer(self, batch, dataloader_idx: int):
         return noisy(super().on_after_batch_transfer(batch, dataloader_idx))
+
+
+class Lazy(Placed):
+    """Draws with its first batch, which a resumed run has within an epoch, too."""
+
+    def left(self, batches: Iterator[Any]) -> Iterator[Any]:
+        torch.rand(())
+        yield from super().left(batches)
+
+
+class PlacedData(ToyData):
+    """Has a loader of its own, whose state is a number."""
+
+    def train_dataloader(self) -> Any:
+        train: Any = self.splits["train"]
+        return Lazy(train, self.batch_size, collate_fn=lambda batch: batch)
 
 
 class NoisyClassifier(ToyClassifier):
@@ -195,6 +212,7 @@ ROWS = {
     "a data module and a model that draw in hooks": Row(
         f"{NOISY} {IN_PAIRS} --trainer.val_check_interval=3"
     ),
+    "a loader of one's own": Row(f"--data={__name__}.PlacedData {EVERY_THIRD}", (3, 6)),
     "two optimizers by hand": Row(f"--model={__name__}.ByHand {EVERY_THIRD}", (2, 6, 12)),
 }
 

@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 from ._errors import UserError, listed, note, require
 from ._randomness import Purpose, derived_seed, held_generators, seed_generators, uniform
-from ._upstream import begins_again, position_of
+from ._upstream import begins_again, counted, position_of
 from ._workers import LazyDataLoader, worker_options
 
 
@@ -319,6 +319,17 @@ def seed_batch(trainer: Trainer, seed: int, number: int) -> None:
     if trainer.training:
         place = (Purpose.STEP, seed, *position_of(trainer))
     seed_generators(derived_seed(*place, trainer.global_rank), trainer.strategy.root_device)
+
+
+def seed_other_loaders(trainer: Trainer, purpose: Purpose) -> None:
+    """Seeds what is drawn in a batch of loaders of one's own, if ``seed_everything`` was called.
+
+    By (seed, epoch, batch, rank), as :class:`ExactDataLoader` does.
+    """
+    seed = os.environ.get("PL_GLOBAL_SEED")
+    if seed and not all(isinstance(part, LazyDataLoader) for part in training_loaders(trainer)):
+        place = (purpose, int(seed), *counted(trainer), trainer.global_rank)
+        seed_generators(derived_seed(*place), trainer.strategy.root_device)
 
 
 class _SeededDataset(Dataset[object]):

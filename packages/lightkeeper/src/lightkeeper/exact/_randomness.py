@@ -45,6 +45,7 @@ class Purpose(IntEnum):
     DATASET = 11
     HELD = 12
     AFTER_FIT = 13
+    FETCH = 14
 
 
 def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:

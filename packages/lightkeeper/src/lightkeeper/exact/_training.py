@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from ._checkpoint_io import Checkpoint
+from ._loader import seed_other_loaders
 from ._metric_states import join_retrieved
 from ._randomness import Purpose, derived_seed, seed_generators
 from ._upstream import average_of, callbacks_of, follow_until_averaging, keep_average
@@ -74,6 +75,7 @@ class ExactTraining(Callback):
     * All processes validate the first one's buffers, such as BatchNorm's statistics, which DDP does
       not synchronise after the last step.
     * Retrieval metrics may have seen more batches on some processes than on others.
+    * Steps draw random numbers by (seed, epoch, batch, rank) with other loaders, too.
     * A :class:`~lightning.pytorch.callbacks.GradientAccumulationScheduler` counts from the start in
       an epoch within which a run resumes.
     """
@@ -119,6 +121,7 @@ class ExactTraining(Callback):
     ) -> None:
         """Remembers the batch, which the next hook is not told; sets how many make a step."""
         self._batch_idx = batch_idx
+        seed_other_loaders(trainer, Purpose.STEP)  # once more: it may have drawn as it began
         for scheduler in self._schedulers:  # not before all callbacks have begun: one checks it
             scheduler.on_train_epoch_start(trainer)
         self._schedulers = []

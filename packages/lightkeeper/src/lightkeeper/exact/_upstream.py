@@ -117,6 +117,11 @@ def position_of(trainer: Trainer) -> tuple[int, int]:
     module = trainer.lightning_module  # none before the trainer fits
     if module and "dataloader_iter" in signature(module.training_step).parameters:
         raise UserError("training_step takes dataloader_iter, which hides its place: take a batch")
+    return counted(trainer)
+
+
+def counted(trainer: Trainer) -> tuple[int, int]:
+    """Returns the epochs that are done, and the batches that this one has begun."""
     loop = trainer.fit_loop
     epochs: Any = loop.epoch_progress.current  # declared as its base
     return epochs.processed, loop.epoch_loop.batch_progress.current.ready

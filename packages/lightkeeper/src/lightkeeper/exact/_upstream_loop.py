@@ -17,7 +17,9 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 from torchmetrics import Metric
 
 from ._checkpoint_io import Checkpoint
+from ._loader import seed_other_loaders
 from ._metric_states import State, States, cpu_copies, gather, shares_of
+from ._randomness import Purpose
 
 Arguments = dict[str, Any]
 """Those of a call of ``self.log``, but for its value."""
@@ -196,9 +198,10 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         self.places: list[Checkpoint] = []
 
     def advance(self, data_fetcher: Any) -> None:
-        """Remembers the places of loaders before it fetches a batch."""
+        """Remembers where loaders stand, and seeds the transfer's hooks, before it fetches a batch."""
         if (loader := self.trainer.fit_loop._combined_loader) is not None:
             self.places = deepcopy(loader._state_dicts())
+        seed_other_loaders(self.trainer, Purpose.FETCH)
         super().advance(data_fetcher)
 
     def run(self, data_fetcher: Any) -> None:
