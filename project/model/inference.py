@@ -19,9 +19,9 @@ def exact_logits(model: nn.Module, images: Tensor, exact: bool = True) -> Tensor
     """Classifies in float32 or float64, so that no result depends on the rest of a batch.
 
     In bfloat16, near ties are frequent and their order arbitrary; ``exact=False`` accepts that.
-    Half-precision weights, those of
-    ``bf16-true``, are converted, as when a checkpoint is loaded. A single image is computed as two,
-    as a CPU rounds products with a vector and with a matrix differently.
+    Half-precision weights, those of ``bf16-true``, are converted, as when a checkpoint is loaded. A
+    single image is computed as two, as a CPU rounds products with a vector and with a matrix
+    differently.
     """
     classify: Callable[[Tensor], Tensor] = model
     if not exact:

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from ._errors import first_of_machine, note
 
-_GOLDEN_RATIO = 0x9E3779B97F4A7C15 - (
-    1 << 64
-)  # 2^64 divided by the golden ratio, odd, as a signed integer
+# 2^64 divided by the golden ratio, odd, as a signed integer
+_GOLDEN_RATIO = 0x9E3779B97F4A7C15 - (1 << 64)
 _MULTIPLIERS = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)

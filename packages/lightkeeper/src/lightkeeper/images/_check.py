@@ -106,9 +106,7 @@ def _look_at(paths: Sequence[str], look: Callable[[Path], T]) -> Iterator[T | st
     """Yields what ``look`` returns of each file, or the reason why the file cannot be read."""
     workers = min(usable_cores(), _MOST_PROCESSES) if len(paths) > _WORTH_PROCESSES else 0
     context = None
-    with contextlib.suppress(
-        LocalError
-    ):  # the loaders of the run say why, and may have none either
+    with contextlib.suppress(LocalError):  # the run's own loaders fail likewise, and say why
         context = worker_context(workers) if workers else None
     # workers of a loader end when this process is killed, which those of other pools do not
     loader = DataLoader(

@@ -166,9 +166,9 @@ def random_box(
 
     See https://arxiv.org/abs/1409.4842. It has a random share of the area and an aspect ratio from
     3:4 to 4:3 times ``aspect``, that of the network's input, uniform in its logarithm; with ``pad``
-    and ``squash`` these are multiples of the image's own. ``draws`` are float (tries, 4) in [0, 1): area, aspect ratio, horizontal and
-    vertical place. The first try that fits is used, or else the largest central region that is
-    allowed.
+    and ``squash`` these are multiples of the image's own. ``draws`` are float (tries, 4) in [0, 1):
+    area, aspect ratio, horizontal and vertical place. The first try that fits is used, or else the
+    largest central region that is allowed.
     """
     if fit != "crop" and scale[0] == 1:  # rounding would cut rows off
         return 0, 0, width, height

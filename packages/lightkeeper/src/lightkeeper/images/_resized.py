@@ -21,8 +21,8 @@ class ResizedDataModule(ImageDataModule):
 
     Args:
         image_size: The pixels of each side that the network sees, by default 224; or height and
-            width, as in ``[128,512]``. Pretrained weights bring their own, with ``resize``, ``interpolation``, ``mean`` and
-            ``std``.
+            width, as in ``[128,512]``. Pretrained weights bring their own, with ``resize``,
+            ``interpolation``, ``mean`` and ``std``.
         fit: How an image gets that shape: ``crop``, ``pad`` or ``squash``. ``crop``, the default,
             resizes the image to cover ``resize`` and crops the centre; ``pad`` resizes the longer
             side and adds bars of the mean colour; ``squash`` resizes both sides, which changes the
