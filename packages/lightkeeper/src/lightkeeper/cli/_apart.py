@@ -43,7 +43,7 @@ def run_apart(command: Sequence[str], is_done: Callable[[], bool] = lambda: Fals
             process.terminate()  # nothing, if it has ended
             code = process.wait()
     finally:
-        request.ignore()
+        request.release()
     if request.made:
         sys.exit(EXIT_CODE)
     return EXIT_CODE if -code in (*StopRequest.SIGNALS, signal.SIGHUP) else code

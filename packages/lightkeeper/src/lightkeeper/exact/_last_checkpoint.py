@@ -122,7 +122,7 @@ class LastCheckpoint(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: object) -> None:
         """Restores the handlers of signals."""
-        self._request.ignore()
+        self._request.release()
 
     on_exception = teardown  # type: ignore[assignment]  # another name of its last argument
 

@@ -33,21 +33,21 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        """Takes the signals over, in the main thread."""
+        """Handles the signals from here on, in the main thread."""
         self._before = {
-            number: signal.signal(number, self._note)
+            number: signal.signal(number, self._handle)
             for number in self._signals
             if current_thread() is main_thread()  # Python lets no other handle signals
         }
 
-    def ignore(self) -> None:
-        """Hands the signals back to whoever handled them before."""
+    def release(self) -> None:
+        """Restores the handlers that the signals had before ``listen``."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.made and number == signal.SIGINT:  # who presses Ctrl-C twice does not want to wait
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.made and number == signal.SIGINT:  # a second Ctrl-C exits at once
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.made = True
