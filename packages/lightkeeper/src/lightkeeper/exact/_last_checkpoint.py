@@ -150,7 +150,7 @@ class LastCheckpoint(Callback):
                     parameter.grad = own[name].to(parameter)
         self._saved_at = self._agreed_at = time.monotonic()
         self._agreed_step = self._next_agreement = trainer.global_step
-        self._due_at = max(0, trainer.global_step - 1)
+        self._checked_step = max(0, trainer.global_step - 1)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
@@ -163,11 +163,11 @@ class LastCheckpoint(Callback):
                 forget_epoch(trainer, logged)
             self._loaded = {}
         if batch_idx % trainer.accumulate_grad_batches == 0:
-            self._do(self._agree(trainer, between_epochs=batch_idx == 0), trainer)
+            self._save_or_stop(self._agree(trainer, between_epochs=batch_idx == 0), trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Saves the end of training."""
-        self._do(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
+        self._save_or_stop(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the newest metrics of a run that had ended, in which Lightning does nothing."""
@@ -240,16 +240,16 @@ class LastCheckpoint(Callback):
         step = trainer.global_step
         now = time.monotonic()
         every = self.every_n_steps
-        is_due = every is not None and step // every > self._due_at // every
-        self._due_at = step  # a batch may take no step, or several
+        is_step = every is not None and step // every > self._checked_step // every
+        self._checked_step = step  # a batch may take no step, or several
         # clocks differ: the first process decides
-        is_time = trainer.is_global_zero and self._is_time(now, between_epochs and step > 0)
-        action = Action.SAVE if is_due or is_time else Action.CONTINUE
+        is_time = trainer.is_global_zero and self._is_save_due(now, between_epochs and step > 0)
+        action = Action.SAVE if is_step or is_time else Action.CONTINUE
         if self._request.made:
             action = Action.STOP
         if trainer.world_size == 1:
             return action
-        if not (between_epochs or is_due or step >= self._next_agreement):
+        if not (between_epochs or is_step or step >= self._next_agreement):
             return Action.CONTINUE
         # steps a second, the same for all once agreed
         rate = (step - self._agreed_step) / max(now - self._agreed_at, 1e-3)
@@ -260,12 +260,12 @@ class LastCheckpoint(Callback):
         self._next_agreement = step + max(1, int(rate))
         return Action(int(largest))
 
-    def _is_time(self, now: float, between_epochs: bool) -> bool:
+    def _is_save_due(self, now: float, between_epochs: bool) -> bool:
         elapsed = now - self._saved_at
         is_cheap = between_epochs and self._save_took <= _SHARE_OF_TIME * elapsed
         return is_cheap or elapsed >= 60 * self.every_minutes
 
-    def _do(self, action: Action, trainer: Trainer) -> None:
+    def _save_or_stop(self, action: Action, trainer: Trainer) -> None:
         if action > Action.CONTINUE and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             began = time.monotonic()
             last = Path(trainer.default_root_dir) / CHECKPOINTS / LAST
