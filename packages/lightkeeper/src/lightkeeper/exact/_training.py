@@ -19,7 +19,7 @@ from ._randomness import Purpose, derived_seed, seed_generators
 from ._upstream import average_of, callbacks_of, follow_until_averaging, keep_average
 from ._upstream_loop import count_in_floats
 
-_OF_METRICS = {HalfPrecision: torch.float32, DoublePrecision: torch.float64}
+_METRIC_DTYPES = {HalfPrecision: torch.float32, DoublePrecision: torch.float64}
 
 
 def convert_to_double(trainer: Trainer, module: LightningModule) -> None:
@@ -29,7 +29,7 @@ def convert_to_double(trainer: Trainer, module: LightningModule) -> None:
 
 
 def restore_numbers(trainer: Trainer, saved: Sequence[Checkpoint]) -> None:
-    """Gives optimizers what torch has cast to the type of the weights when it loaded their states."""
+    """Restores optimizer states in their saved types: torch casts them to those of the weights."""
     for optimizer, states in zip(trainer.optimizers, saved, strict=False):
         for place, parameter in enumerate(p for g in optimizer.param_groups for p in g["params"]):
             now = optimizer.state.get(parameter, {})
@@ -39,14 +39,14 @@ def restore_numbers(trainer: Trainer, saved: Sequence[Checkpoint]) -> None:
                     now[name] = value.to(now[name].device)
 
 
-def settle_types(trainer: Trainer, module: LightningModule) -> None:
-    """Lets metrics sum up in float32 with weights of 16 bits, and in float64 with those of 64.
+def set_metric_dtypes(trainer: Trainer, module: LightningModule) -> None:
+    """Has metrics sum up in float32 with weights of 16 bits, and in float64 with those of 64.
 
     Lightning casts them to 16 bits, in which a sum of ones ends at 256, not to 64, and once more in
     the step that logs one first. Metrics with a network are left alone. Their own ``dtype`` does
     not tell: a move to a device makes it float32, whatever their states are.
     """
-    dtype = _OF_METRICS.get(type(trainer.precision_plugin))
+    dtype = _METRIC_DTYPES.get(type(trainer.precision_plugin))
     for part in module.modules() if dtype else ():
         if isinstance(part, Metric) and not [*part.parameters()] and not _keeps_lists(part):
             part.to(dtype)
@@ -85,8 +85,8 @@ class ExactTraining(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Waits for the training to begin, which it does not if it had ended."""
         self._began = False
-        self._drawn = torch.default_generator.get_state()
-        settle_types(trainer, pl_module)
+        self._rng_state = torch.default_generator.get_state()
+        set_metric_dtypes(trainer, pl_module)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -96,14 +96,14 @@ class ExactTraining(Callback):
             keep_average(checkpoint, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ends a training that had ended, as Lightning does the first time.
+        """Restores the average if training had ended already, as ``on_train_end`` was not called.
 
-        What is drawn afterwards, as weights of a layer for a second training, follows from what was
-        drawn before the fit, whether or not it was resumed.
+        Seeds the generators by their state before the fit, so that what a script draws afterwards,
+        such as weights of a new layer, is the same whether or not the fit was resumed.
         """
         for part in _averagings(trainer) if not self._began else ():
             part.on_train_end(trainer, pl_module)
-        seed = derived_seed(Purpose.AFTER_FIT, *self._drawn.tolist())
+        seed = derived_seed(Purpose.AFTER_FIT, *self._rng_state.tolist())
         seed_generators(seed, trainer.strategy.root_device)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -145,12 +145,12 @@ class ExactTraining(Callback):
         batch_idx: int,
     ) -> None:
         """Lets averages that have not started follow the weights."""
-        settle_types(trainer, pl_module)
+        set_metric_dtypes(trainer, pl_module)
         self._waiting = [part for part in self._waiting if follow_until_averaging(part, pl_module)]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gives all processes the first one's buffers, and those of its averages."""
-        settle_types(trainer, pl_module)
+        set_metric_dtypes(trainer, pl_module)
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             averages = filter(None, map(average_of, _averagings(trainer)))
             for buffer in (*wrapper.buffers(), *chain(*(part.buffers() for part in averages))):
@@ -168,7 +168,7 @@ class ExactTraining(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keeps the types of metrics, and joins lists before Lightning computes with them."""
-        settle_types(trainer, pl_module)
+        set_metric_dtypes(trainer, pl_module)
         count_in_floats(trainer)
         batches = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
         if trainer.sanity_checking:
