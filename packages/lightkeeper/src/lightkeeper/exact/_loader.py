@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 from ._errors import UserError, listed, note, require
 from ._randomness import Purpose, derived_seed, held_generators, seed_generators, uniform
-from ._upstream import begins_again, counted, position_of
+from ._upstream import counted, cycles_loaders, position_of
 from ._workers import LazyDataLoader, worker_options
 
 
@@ -54,8 +54,8 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         rank: The rank of this process.
         same_each_epoch: If true, each epoch has the samples and the order of the first.
         draw: Returns the samples of an epoch by its number, int64 (N,); by default all, shuffled.
-        begins_again: Returns False if an epoch takes the samples once, however long it is.
-        leaves_rest: If false, the rest after the last whole batch is used, too.
+        cycles: Returns False if an epoch takes the samples once, however long it is.
+        drop_last: If false, the samples after the last whole batch are used, too.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         rank: int,
         same_each_epoch: bool = False,
         draw: Callable[[int], Tensor] | None = None,
-        begins_again: Callable[[], bool] = lambda: True,
-        leaves_rest: bool = True,
+        cycles: Callable[[], bool] = lambda: True,
+        drop_last: bool = True,
     ) -> None:
-        used = range(size // batch_size * batch_size if leaves_rest else size)
+        used = range(size // batch_size * batch_size if drop_last else size)
         dataset = cast("Dataset[tuple[int, int]]", used)
         super().__init__(dataset, world_size, rank, seed=seed, drop_last=True)
         self.size = size
@@ -79,14 +79,14 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         self.position = position
         self.same_each_epoch = same_each_epoch
         self.draw = draw or partial(shuffled, size, seed)
-        self.begins_again = begins_again
+        self.cycles = cycles
 
     def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]  # keys, no indices
         epoch, batches_done = self.position()
         order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
         # Lightning begins a loader again that has fewer batches than one beside it
         rounds, done = divmod(batches_done, max(1, ceil(self.num_samples / self.batch_size)))
-        if rounds and not self.begins_again():
+        if rounds and not self.cycles():
             return iter(())
         own = order[self.rank :: self.num_replicas]
         indices = own[done * self.batch_size :] + rounds * self.size
@@ -221,15 +221,15 @@ class ExactDataLoader(LazyDataLoader):
             world_size=devices,
             rank=0,
             same_each_epoch=trainer.overfit_batches > 0,  # type: ignore[attr-defined]
-            begins_again=partial(begins_again, trainer),
+            cycles=partial(cycles_loaders, trainer),
         )
         if shuffle:
             sampler: TrainingSampler | EvaluationSampler = make()
         else:
             ordered = make(
-                position=self._place,
+                position=self._resumed_position,
                 draw=partial(in_order, size),
-                leaves_rest=bool(options.get("drop_last")),
+                drop_last=bool(options.get("drop_last")),
             )
             sampler = _OrderedSampler(ordered, self._is_trained_on)
         batches: dict[str, Any] = {"batch_size": batch_size // devices, "sampler": sampler}
@@ -253,7 +253,7 @@ class ExactDataLoader(LazyDataLoader):
             part is self for part in training_loaders(self.trainer)
         )
 
-    def _place(self) -> tuple[int, int]:
+    def _resumed_position(self) -> tuple[int, int]:
         """Returns the epoch, and where a run resumes within it, how many batches are done.
 
         Whoever iterates a set in order otherwise, as in a hook, begins with its first sample.
@@ -261,16 +261,16 @@ class ExactDataLoader(LazyDataLoader):
         epoch, done = position_of(self.trainer)
         resumes = self._resumes
         self._resumes = False
-        if resumes and begins_again(self.trainer):
+        if resumes and cycles_loaders(self.trainer):
             done %= len(self)
         return epoch, done if resumes else 0
 
     def state_dict(self) -> dict[str, int]:
-        """Returns what the order of samples follows from, beside the trainer's epoch and batch."""
+        """Returns what decides the order of samples, beside the trainer's epoch and batch."""
         return self._order
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Says so where a run goes on in another order than it began in."""
+        """Notes if the rest of the epoch has another order than the checkpoint's."""
         self._resumes = True
         changes = [
             f"{name} is {value:,}, not {state_dict[name]:,}"

@@ -60,7 +60,7 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.loops.evaluation_loop:_EvaluationLoop.setup_data": "f99868b36a62",
     # steps_saved: or a batch without a step saves once more
     f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint._should_skip_saving_checkpoint": "c5eab31530c7",
-    # begins_again: its mode, of which it has no public name
+    # cycles_loaders: its mode, of which it has no public name
     f"{_LIGHTNING}.utilities.combined_loader:CombinedLoader.__init__": "43088910b69d",
     # follow_until_averaging: the average is the initial weights until its first update
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
@@ -127,8 +127,8 @@ def counted(trainer: Trainer) -> tuple[int, int]:
     return epochs.processed, loop.epoch_loop.batch_progress.current.ready
 
 
-def begins_again(trainer: Trainer) -> bool:
-    """Returns False if loaders of training that have ended wait for the longest one."""
+def cycles_loaders(trainer: Trainer) -> bool:
+    """Returns True if shorter training loaders begin again until the longest one ends."""
     loader = trainer.fit_loop._combined_loader
     return loader is None or loader._mode != "max_size"
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_convert
 
 from ..exact._errors import UserError, require
 from ..exact._loader import EvaluationSampler, TrainingSampler, seed_batch, shuffled
-from ..exact._upstream import begins_again, position_of
+from ..exact._upstream import cycles_loaders, position_of
 from ..exact._workers import LazyDataLoader, worker_options
 from ._batch import (
     ArrayDataset,
@@ -294,7 +294,7 @@ class ImageDataModule(LightningDataModule, ABC):
         draw = partial(repeated_draw, draw, size, self.repeats)
         sampler = TrainingSampler(
             *(size, self.batch_size, self.seed, self._position, *self.world, overfits, draw),
-            begins_again=lambda: self.trainer is None or begins_again(self.trainer),
+            cycles=lambda: self.trainer is None or cycles_loaders(self.trainer),
         )
         return self._loader(self._served("train"), sampler, "train")
 
