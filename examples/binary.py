@@ -68,7 +68,7 @@ class BinaryClassifier(ImageClassifier):
         """Has all but the validations of training decide by the threshold of before."""
         super().on_validation_epoch_start()
         is_chosen = self.trainer.testing or self.trainer.state.fn != "fit"
-        for metric in self._evaluated.values():
+        for metric in self._evaluation_metrics.values():
             if isinstance(metric, Decision):
                 metric.chosen = self.threshold if is_chosen else None
 

@@ -33,7 +33,7 @@ def measure(path, model, data):
                 logits = logits.exp().logit()
             label = batch.labels[at : at + 1]
             model.measure("test", logits, label, model.evaluation_loss(logits, label))
-    return model.test_metrics.conclude(), network
+    return model.test_metrics.compute_and_reset(), network
 
 
 def main(options):

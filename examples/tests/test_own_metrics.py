@@ -125,7 +125,7 @@ def test_two_metrics_of_one_name_are_refused():
     with pytest.raises(
         UserError, match="two metrics are called 'confusion_matrix'; the second is f1's"
     ):
-        metrics.conclude()
+        metrics.compute_and_reset()
 
 
 def test_an_f1_of_ones_own_has_no_interval_of_the_macro_f1(tiny_run, workplace):

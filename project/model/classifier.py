@@ -277,33 +277,33 @@ class ImageClassifier(LightningModule):
         metrics.update(self.probabilities(logits), labels, losses)
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
-        """Logs the mean over the steps since the last time, as each step's would take longer."""
+        """Logs the metrics over the steps since the last logged one; computing them waits."""
         if is_logged(self.trainer):
-            numbers = self.train_metrics.numbers(self.train_metrics.conclude()).items()
+            scalars = self.train_metrics.scalars(self.train_metrics.compute_and_reset())
             # on the CPU, where a progress bar reads them in each step without waiting
-            values = {f"train/{name}": torch.tensor(value) for name, value in numbers}
+            values = {f"train/{name}": torch.tensor(value) for name, value in scalars.items()}
             self.log_dict(values, prog_bar=True)
 
     @property
-    def _evaluated(self) -> SetMetrics:
+    def _evaluation_metrics(self) -> SetMetrics:
         return self.test_metrics if self.trainer.testing else self.val_metrics
 
     def on_validation_epoch_start(self) -> None:
-        """Forgets an evaluation that was stopped."""
-        self._evaluated.conclude()
+        """Resets the metrics, which an evaluation that was stopped may have updated."""
+        self._evaluation_metrics.compute_and_reset()
 
     def on_validation_batch_start(
         self, batch: object, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Measures each loader by itself."""
-        self._evaluated.begin_loader(dataloader_idx)
+        """Computes the metrics of each loader separately, as Lightning logs them."""
+        self._evaluation_metrics.start_loader(dataloader_idx)
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics of the whole evaluation, and keeps them in ``results``."""
         split = "test" if self.trainer.testing else "val"
-        results = self._evaluated.conclude()
+        results = self._evaluation_metrics.compute_and_reset()
         monitors = [getattr(part, "monitor", None) for part in self.trainer.checkpoint_callbacks]
-        for name, value in self._evaluated.numbers(results).items():
+        for name, value in self._evaluation_metrics.scalars(results).items():
             self.log(
                 f"{split}/{name}",
                 value,

@@ -48,13 +48,13 @@ class SetMetrics(MetricCollection):
             elif len(target):
                 metric.update(preds, target)
 
-    def begin_loader(self, loader: int) -> None:
-        """Concludes the loader before, if an evaluation has several."""
+    def start_loader(self, loader: int) -> None:
+        """Computes and resets the metrics of the loader before, if an evaluation has several."""
         if loader != self._loader:
             self._earlier |= self._results()
             self._loader = loader
 
-    def conclude(self) -> Results:
+    def compute_and_reset(self) -> Results:
         """Returns each metric over all processes as plain data, and resets; {} if none was counted.
 
         Metrics of loaders after the first have Lightning's suffix of a loader.
@@ -66,7 +66,8 @@ class SetMetrics(MetricCollection):
 
     def _results(self) -> Results:
         values = Results()
-        for name, metric in {}.items() if self._is_empty else self.items():
+        counted = {} if self._is_empty else dict(self.items())
+        for name, metric in counted.items():
             value = metric.compute()
             parts = value if isinstance(value, dict) else {name: value}
             if twice := sorted(values.keys() & parts):
@@ -78,7 +79,7 @@ class SetMetrics(MetricCollection):
         suffix = f"/dataloader_idx_{self._loader}" if self._loader else ""
         return {f"{name}{suffix}": _plain(value) for name, value in values.items()}
 
-    def numbers(self, results: Results) -> dict[str, float]:
+    def scalars(self, results: Results) -> dict[str, float]:
         """Returns what is logged: fractions, and counts only if a metric has their name."""
         return {
             name: float(value)

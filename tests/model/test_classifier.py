@@ -268,7 +268,7 @@ def test_training_minimises_any_loss_that_is_given():
     assert value.item() == pytest.approx(expected.item(), rel=1e-4)
     mean = classifier(loss=nn.MultiMarginLoss()).train()
     assert mean.training_step(data.batches()[0], 0).item() == pytest.approx(value.item(), rel=1e-6)
-    assert mean.train_metrics.conclude()["loss"] == pytest.approx(value.item(), rel=1e-5)
+    assert mean.train_metrics.compute_and_reset()["loss"] == pytest.approx(value.item(), rel=1e-5)
     with pytest.raises(UserError, match=r"of shape \(16,\), or their mean, got \(16, 3\)"):
         trainer(max_epochs=1).fit(
             classifier(loss=nn.BCEWithLogitsLoss(reduction="none")), datamodule=Soft()

@@ -124,7 +124,7 @@ def measure(*batches, cls=ImageClassifier):
     model = model_of(logits.shape[1], cls)
     for batch in batches:
         model.measure("val", *batch)
-    return model.val_metrics.conclude()
+    return model.val_metrics.compute_and_reset()
 
 
 @pytest.mark.parametrize("classes", [2, 5, 6, 40])
@@ -223,8 +223,8 @@ def test_added_metrics_measure_the_same_images_and_are_not_merged_by_what_the_fi
     logits = torch.tensor([[3.0, 2.0, 1.0]]).expand(2, 3)
     for labels in map(torch.tensor, ([0, 0], [1, 2], [-1, 0], [-1, -1])):
         model.measure("val", logits, labels, torch.zeros(2))
-    results = model.val_metrics.conclude()
+    results = model.val_metrics.compute_and_reset()
     recalls = {f"multiclassrecall_{label}": float(label == 0) for label in range(3)}
     assert {name: results[name] for name in recalls} == recalls
     assert (results["top1"], results["top2"]) == pytest.approx((3 / 5, 4 / 5))
-    assert model.val_metrics.conclude() == {}
+    assert model.val_metrics.compute_and_reset() == {}
