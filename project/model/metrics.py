@@ -17,7 +17,7 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-_MOST = 2.0**40
+_LARGEST_COUNT = 2.0**40
 """The largest count of a loss in its unit: sums over 2^23 images still fit 64 bits."""
 
 
@@ -125,10 +125,8 @@ class MeanLoss(Counts):
         """Adds each loss in the finest unit that it fits; counts images, and non-finite losses."""
         self.units = self.units.to(losses.device)  # once, as a copy waits for the device
         scaled = losses.float()[:, None] / self.units
-        fits = scaled.abs() <= _MOST  # NaN does not
-        # all units that are coarser fit, too
-        coarser = torch.arange(len(self.units), 0, -1, device=losses.device)
-        finest = fits.sum(1, keepdim=True) == coarser
+        fits = scaled.abs() <= _LARGEST_COUNT  # NaN does not
+        finest = fits & (fits.cumsum(1) == 1)  # the first that fits, as units grow
         self.counts[:-2].add_(torch.where(finest, scaled, 0).round().long().sum(0))
         self.counts[-2].add_(len(losses))
         self.counts[-1].add_((~fits[:, -1]).sum())
