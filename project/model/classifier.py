@@ -61,15 +61,15 @@ class ImageClassifier(LightningModule):
     images, so that each has as many. A subclass overrides ``loss``, or, for a loss on
     features, ``training_step`` (examples/center_loss.py). All its parameters are trained.
 
-    Steps update metrics; ``self.log`` has the mean of training's since the last logged step, and
-    those of whole evaluations, which are in ``results``, too.
+    Steps update torchmetrics. ``self.log`` gets the training metrics over the steps since the last
+    logged one, and those of each whole evaluation, which are also in ``results``.
 
     Attributes:
         results: The newest metrics of ``val`` and ``test``, with counts, matrices and lists.
         predictions: Those of the newest evaluation outside ``fit``, in the first process.
         about: What the checkpoint that was loaded says of itself.
-        thresholds: The probability above which an image has each class, or of two classes from which
-            it has the positive one, if validation chooses it.
+        thresholds: By class, the probability above which an image has it; with two exclusive
+            classes, the one from which it is positive. None unless validation chooses them.
 
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the
