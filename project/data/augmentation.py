@@ -17,7 +17,7 @@ _SHIFT = 2
 _CUTOUT = 3
 
 Flip = bool | Literal["alternating"]
-"""Whether training images are mirrored at random, or in every second epoch."""
+"""Mirrors training images at random, or each in every second epoch."""
 
 
 def flip(images: Tensor, mirrored: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def flip(images: Tensor, mirrored: Tensor) -> Tensor:
 def shift(images: Tensor, numbers: Tensor, padding: int) -> Tensor:
     """Shifts images by up to ``padding`` pixels, which equals reflection padding and random crop.
 
-    ``numbers``, (N, 2) uniform in [0, 1), are the vertical and horizontal shift of each image.
+    ``numbers``, (N, 2) uniform in [0, 1), decide the vertical and horizontal shift of each image.
     """
     count, channels, height, width = images.shape
     offsets = (numbers * (2 * padding + 1)).long() - padding
@@ -50,6 +50,7 @@ def cutout(images: Tensor, centre: Tensor, size: int, fill: Tensor) -> Tensor:
     """Covers a square of each image (DeVries and Taylor, 2017, https://arxiv.org/abs/1708.04552).
 
     ``centre``, (N, 2) in [0, 1), is measured from the top left; a part may lie outside the image.
+    ``size`` is in pixels; ``fill``, (channels,), is the colour of the square, as pixels store it.
     """
     height, width = images.shape[-2:]
     rows = _covered(centre[:, :1], height, size)[:, None, :, None]
