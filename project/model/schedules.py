@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 Interval = Literal["epoch", "step"]
 
-_MOST_TRIED = 10_000  # steps, which take a tenth of a second
+_DRY_RUN_STEPS = 10_000  # at most, which take a tenth of a second
 
 
 class CosineWithWarmup(LRScheduler):
@@ -51,7 +51,8 @@ class CosineWithWarmup(LRScheduler):
     def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
         """Stretches the schedule over the whole training; called before the first step.
 
-        If a run resumes until another epoch or step, what this sets replaces the saved values.
+        If a run resumes with another ``max_epochs`` or ``max_steps``, these values replace the
+        saved ones.
         """
         self.total_steps = total_steps
         self.warmup_steps = round(min(self.warmup_epochs * steps_per_epoch, total_steps // 2))
@@ -59,14 +60,14 @@ class CosineWithWarmup(LRScheduler):
             group["lr"] = rate
 
     def factor(self, step: int) -> float:
-        """Returns the fraction of the learning rate at a step."""
+        """Returns the learning rate at a step, counted from 0, as a fraction of the initial one."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         progress = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
         return self.lrf + (1 - self.lrf) * self.annealed(min(progress, 1.0))
 
     def annealed(self, progress: float) -> float:
-        """Returns what is left, from 1 to 0, after a share of the way down, from 0 to 1."""
+        """Maps progress from 0 to 1 to half a cosine, which falls from 1 to 0."""
         return (1 + math.cos(math.pi * progress)) / 2
 
     def get_lr(self) -> list[float | Tensor]:
@@ -90,7 +91,7 @@ def build_schedule(
     initial_rates = [float(group["lr"]) for group in optimizer.param_groups]
     if _is_one_cycle_without_length(make):
         make = partial(cast(Any, make), total_steps=_length(trainer, interval or "epoch")[0])
-    _try(make, optimizer, trainer, interval)
+    _dry_run(make, optimizer, trainer, interval)
     scheduler, interval = _with_length(make, optimizer, trainer, interval)
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     keeps_proportions = all(
@@ -134,10 +135,10 @@ def _with_length(
     return scheduler, interval
 
 
-def _try(
+def _dry_run(
     make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
 ) -> None:
-    """Steps a schedule as often as training will, and gives the optimizer its options back.
+    """Steps a schedule as often as training will, then restores the optimizer's options.
 
     Raises:
         UserError: It cannot be stepped, or has a learning rate that no optimizer can use.
@@ -150,7 +151,7 @@ def _try(
     name = type(scheduler).__name__
     steps = 2
     with suppress(UserError):  # nothing says where training ends
-        steps = min(_length(trainer, interval)[0], _MOST_TRIED)
+        steps = min(_length(trainer, interval)[0], _DRY_RUN_STEPS)
     metric = [0.0] if isinstance(scheduler, ReduceLROnPlateau) else []  # it does not improve
     with warnings.catch_warnings(action="ignore"):  # the optimizer takes no step before
         for step in range(1, steps + 1):
