@@ -62,7 +62,7 @@ def _parameter_groups(
     groups: list[dict[str, object]] = []
     layers = [*reversed(blocks(network))] if layer_decay < 1 else [list(named)]
     for depth, names in enumerate(layers):
-        members = [named[name] for name in names] + [*others] * (depth == 0)
+        members = [*(named[name] for name in names), *(others if depth == 0 else ())]
         trained = [parameter for parameter in members if parameter.requires_grad]
         decaying = [parameter for parameter in trained if parameter not in exempt]
         constant = [parameter for parameter in trained if parameter in exempt]
@@ -77,9 +77,9 @@ def _exempt(
 ) -> Iterator[nn.Parameter]:
     """Yields the parameters without weight decay.
 
-    By default biases, the vectors of normalisation layers (He et al., 2019, section 3.1,
-    https://arxiv.org/abs/1812.01187), and names or patterns in ``no_weight_decay()`` of a timm
-    network.
+    With ``weights``, these are biases and the vectors of normalisation layers (He et al., 2019,
+    section 3.1, https://arxiv.org/abs/1812.01187), and those that match the names or patterns in
+    ``no_weight_decay()`` of a timm network.
     """
     if decay == "weights":
         patterns: Any = getattr(network, "no_weight_decay", tuple)()
@@ -96,7 +96,8 @@ def _exempt(
 def fuse(optimizer: Optimizer) -> None:
     """Fuses each step into one pass over memory where torch can, unless the user says otherwise.
 
-    This sets the groups, as Lightning refuses to clip gradients if the constructor was told.
+    Sets ``fused`` in the parameter groups: given to the constructor, Lightning would refuse to clip
+    gradients.
     """
     for group in optimizer.param_groups:
         undecided = (
