@@ -10,7 +10,7 @@ from jsonargparse.typing import OpenUnitInterval, Path_fc, PositiveInt
 from lightkeeper.cli import CommandParser, run_command
 from lightkeeper.exact import UserError, note
 
-from project.analysis.files import require_of_kind, write_whole
+from project.analysis.files import require_replaceable, write_whole
 
 _MAX_LISTED = 10
 _WIDEST = 60  # characters of a class's name
@@ -55,7 +55,7 @@ def main(options: Namespace) -> int:
     """Prints the survey and the commands for training; returns 1 if ``fit`` would refuse."""
     facts: dict[str, Any] = {"data": options.source, "refusal": None}
     if options.output is not None:
-        require_of_kind(Path(options.output), ".json")
+        require_replaceable(Path(options.output), ".json")
     try:
         _survey(options, facts)
     except UserError as error:

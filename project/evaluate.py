@@ -25,7 +25,7 @@ from project.analysis.calibration import (
 )
 from project.analysis.evaluation import decisions, with_probabilities
 from project.analysis.exported import OnnxNetwork, describe_file, load_file, serve
-from project.analysis.files import require_of_kind
+from project.analysis.files import require_replaceable
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.model import ImageClassifier
@@ -99,7 +99,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         """Refuses, before anything is measured, what would be lost or would change another run."""
         for option, suffix in (("output", ".json"), ("output_predictions", ".csv")):
             if self.config[option] is not None:
-                require_of_kind(Path(self.config[option]), suffix, f"--{option}")
+                require_replaceable(Path(self.config[option]), suffix, f"--{option}")
         if self.config.probabilities and self.config.output_predictions is None:
             raise UserError("--probabilities adds columns to --output_predictions: name that file")
         run = Path(self.config.checkpoint).resolve().parent.parent

@@ -38,13 +38,13 @@ def main(options: Namespace) -> None:
     from lightkeeper.images import ImageDataModule
 
     from project.analysis.evaluation import evaluate_split, require_tested
-    from project.analysis.files import require_of_kind, write_whole
+    from project.analysis.files import require_replaceable, write_whole
     from project.analysis.page import image_sections, render
     from project.model import ImageClassifier
 
     run = Path(options.run).absolute()
     page = Path(options.output or run / "report.html")
-    require_of_kind(page, ".html")
+    require_replaceable(page, ".html")
     metrics = read_metrics(run)
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
