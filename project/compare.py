@@ -52,7 +52,7 @@ def main(options: Namespace) -> None:
     if options.mcnemar and len(runs) < 2:
         raise UserError("it compares two runs or more, got one", "--mcnemar")
     metrics, settings = comparison.read_runs(runs, options.split)
-    groups = comparison.groups_of(settings)
+    groups = comparison.seed_groups(settings)
     table = comparison.summary(metrics, groups)
     differing = comparison.differing(settings).groupby(groups, sort=False).first()
     tables = [comparison.readable(table), differing.T.rename_axis("setting")]

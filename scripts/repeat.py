@@ -18,10 +18,10 @@ from training import train
 
 from project.analysis.comparison import (
     formatted,
-    groups_of,
     interval,
     read_runs,
     readable,
+    seed_groups,
     summary,
 )
 
@@ -60,7 +60,7 @@ def main(name: str, seeds: int, fractions: list[float], options: list[str]) -> N
     folder = Path("runs") / name
     runs = train_all(folder, seeds, fractions, options)
     metrics, settings = read_runs(runs, "test")
-    groups = groups_of(settings)
+    groups = seed_groups(settings)
     images = settings["images"].groupby(groups, sort=False).first()
     table = readable(summary(metrics, groups))
     table.insert(0, "images", images)

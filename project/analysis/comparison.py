@@ -23,7 +23,7 @@ from scipy import stats
 from project.analysis.tables import wilson_interval
 
 _FOLDERS = ["name", "trainer.default_root_dir"]
-_OF_ONE_RUN = ["seed_everything", "data.seed", *_FOLDERS]
+_SEEDS_AND_FOLDERS = ["seed_everything", "data.seed", *_FOLDERS]
 _SHARES = ("val/accuracy", "test/accuracy", "val/top5", "test/top5")
 """Metrics that are shares of the images, shown in percent."""
 
@@ -63,7 +63,7 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def finished(paths: Sequence[str]) -> list[str]:
-    """Returns each run once, by the name that comes first; notes and leaves out what is none."""
+    """Returns the finished runs, each once by its first name; notes the paths that are none."""
     runs: dict[str, str] = {}
     for path in paths:
         runs.setdefault(os.path.realpath(path), path)
@@ -86,13 +86,13 @@ def _read_config(path: Path) -> dict[str, object]:
 
 def differing(settings: pd.DataFrame) -> pd.DataFrame:
     """Keeps the settings that differ between runs, other than seeds and folders."""
-    kept = settings.drop(columns=_OF_ONE_RUN, errors="ignore")
+    kept = settings.drop(columns=_SEEDS_AND_FOLDERS, errors="ignore")
     changed: pd.DataFrame = kept.loc[:, kept.nunique() > 1]
     return changed
 
 
-def groups_of(settings: pd.DataFrame) -> pd.Series:
-    """Names the group of each run, after the first and the last of its runs."""
+def seed_groups(settings: pd.DataFrame) -> pd.Series:
+    """Names the group of each run, those that differ in their seed alone, by its first and last."""
     keys = ["\n".join(row) for row in differing(settings).to_numpy()]
     runs = settings.index.to_series().groupby(keys)
     names: pd.Series = runs.transform(lambda runs: " … ".join(dict.fromkeys(runs.iloc[[0, -1]])))
