@@ -13,7 +13,7 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 from torch.nn import functional as F
 
-from project.analysis.plots import as_rgb, draw_curve, shorten
+from project.analysis.plots import as_rgb, draw_curve, tick_label
 
 
 def start() -> None:
@@ -97,7 +97,7 @@ def runs_figure(
         for position, (run, curves) in enumerate(runs.items()):
             points = curves.get(f"{split}/{metric}", {})
             steps = steps_per_epoch[run] if by_epoch else 0.0
-            draw_curve(axes, points, f"C{position % 10}", shorten(run), steps)
+            draw_curve(axes, points, f"C{position % 10}", tick_label(run), steps)
         axes.grid(alpha=0.3)
     entries = axes.get_legend_handles_labels()
     legend = figure.legend(*entries, loc="outside lower center", ncols=3, fontsize=8)
@@ -112,7 +112,7 @@ def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[st
     figure = Figure(figsize=size, layout="constrained", dpi=110)
     axes = figure.add_subplot(axisbelow=True, xlabel="images")
     positions = range(len(class_names))
-    axes.set_yticks(positions, [shorten(name) for name in class_names], parse_math=False)
+    axes.set_yticks(positions, [tick_label(name) for name in class_names], parse_math=False)
     axes.set_ylim(len(class_names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     left = [0] * len(class_names)

@@ -38,8 +38,8 @@ PANELS = {
 _LOSS_LABELS = {"train/loss": " (training loss)", "val/loss": " (evaluation loss)"}
 
 
-def shorten(name: str, length: int = 24) -> str:
-    """Shortens a name in its middle and escapes control characters."""
+def tick_label(name: str, length: int = 24) -> str:
+    """Shortens a name in its middle to ``length`` characters, and escapes control characters."""
     name = repr(name)[1:-1]
     if not _font_characters().issuperset(map(ord, name)):
         _note_missing_font()
@@ -66,7 +66,7 @@ def confusion_figure(confusion: ArrayLike, class_names: Sequence[str]) -> Figure
     """Draws a confusion matrix, rows normalised by true class, with counts in the cells."""
     counts = np.asarray(confusion)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    labels = [shorten(name) for name in class_names]
+    labels = [tick_label(name) for name in class_names]
     # more than 30 classes share the space, without names
     size = 0.55 * min(max(len(class_names), 4), 30) + 1.8
     figure = Figure(figsize=(size, size), layout="constrained", dpi=110)
@@ -101,7 +101,7 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
     """Draws images, (channels, height, width) each, in rows, with or without titles."""
     columns = max(1, min(columns, len(images)))
     rows = max(1, -(-len(images) // columns))
-    lines = [[shorten(line, length=30) for line in title.split("\n")] for title in titles]
+    lines = [[tick_label(line, length=30) for line in title.split("\n")] for title in titles]
     # 150 points of letters are as wide as an image
     letters = min(9, 150 / max([1, *(len(line) for title in lines for line in title)]))
     figure = Figure(
@@ -140,12 +140,12 @@ def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
 def draw_curve(
     axes: Axes, points: Mapping[int, float], colour: str, label: str, steps_per_epoch: float = 0.0
 ) -> None:
-    """Draws values by epoch, or by step if the steps of an epoch are not known, as a line."""
+    """Draws a curve over epochs, or over steps if ``steps_per_epoch`` is 0, as unknown."""
     steps = sorted(points)
     marker = "o" if len(steps) < 30 else ""  # a line through a single point shows nothing
     values = [points[step] for step in steps]
-    places = [(step + 1) / steps_per_epoch for step in steps] if steps_per_epoch else steps
-    axes.plot(places, values, marker=marker, markersize=4, color=colour, label=label)
+    x = [(step + 1) / steps_per_epoch for step in steps] if steps_per_epoch else steps
+    axes.plot(x, values, marker=marker, markersize=4, color=colour, label=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
@@ -242,7 +242,7 @@ def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence
     # the first class on top
     axes = figure.add_subplot(axisbelow=True, xlim=(0, 1), ylim=(len(class_names) - 0.5, -0.5))
     axes.set_yticks(
-        range(len(class_names)), [shorten(name) for name in class_names], parse_math=False
+        range(len(class_names)), [tick_label(name) for name in class_names], parse_math=False
     )
     axes.grid(axis="x", alpha=0.3)
     height = 0.75 / len(rates)
