@@ -36,7 +36,7 @@ COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
 
 
 def load_classifier(ckpt_path: str) -> ImageClassifier:
-    """Loads the classifier from a checkpoint, or one that runs a file of ONNX."""
+    """Loads the classifier from a checkpoint, or one that runs an ONNX file."""
     if ckpt_path.endswith(".onnx"):
         return load_file(ckpt_path)
     return ImageClassifier.load_from_checkpoint(ckpt_path)
@@ -78,7 +78,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
     )
 
     def open_checkpoint(self, path: str) -> None:
-        """Opens a checkpoint, or a file of ONNX, which does not say what it was trained on."""
+        """Opens a checkpoint, or an ONNX file, which does not say what it was trained on."""
         if path.endswith(".pt2"):
             raise UserError(f"'{path}' is no checkpoint; export one as .onnx to measure it so")
         if path.endswith(".onnx"):
@@ -132,7 +132,7 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
     def before_measuring(self) -> None:
         """Calibrates the model on the validation set, if asked, and keeps that in the checkpoint.
 
-        Validation is measured like a test, with all views of test-time augmentation. A file of ONNX
+        Validation is measured like a test, with all views of test-time augmentation. An ONNX file
         is served what it takes.
         """
         network = self.model.network

@@ -195,7 +195,7 @@ def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path)
 
 
 def say_of_itself(source: Path, target: Path, texts: dict[str, str]) -> None:
-    """Copies a file of ONNX with other metadata; what is empty is left out."""
+    """Copies an ONNX file with other metadata; what is empty is left out."""
     file = onnx.load(source)
     texts = {prop.key: prop.value for prop in file.metadata_props} | texts
     onnx.helper.set_model_props(file, {name: text for name, text in texts.items() if text})
@@ -243,7 +243,7 @@ def test_a_file_is_measured_as_its_checkpoint(measured, capsys, kind):
     (["decides.onnx", "--data=images"], "'decides.onnx' decides by thresholds"),
     (["foreign.onnx", "--data=images"], "'foreign.onnx' was not written by"),
     (["model.pt2", "--data=images"], r"'model\.pt2' is no checkpoint"),
-    (["images.onnx", "--data=images"], "'images.onnx' cannot be opened as a file of ONNX"),
+    (["images.onnx", "--data=images"], "'images.onnx' cannot be opened as an ONNX file"),
 )
 def test_what_cannot_be_measured_so_is_one_line(measured, workplace, capsys, args, expected):
     for path in measured[0].iterdir():

@@ -174,7 +174,7 @@ def from_files(tmp_path_factory):
 
 @pytest.fixture
 def measure(monkeypatch):
-    """The function of the example that measures a file of ONNX."""
+    """The function of the example that measures an ONNX file."""
     monkeypatch.syspath_prepend(DEPLOY)
     return runpy.run_path(str(DEPLOY / "evaluate_onnx.py"))["measure"]
 

@@ -1,4 +1,4 @@
-"""A file of ONNX in place of a network, to measure what is deployed: metrics, latency and size."""
+"""An ONNX file in place of a network, to measure what is deployed: metrics, latency and size."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _NUMBERS = ("crop", "resize", "mean", "std")
 
 
 class OnnxNetwork(nn.Module):
-    """Runs a file of ONNX image by image, and returns the logarithms of its probabilities.
+    """Runs an ONNX file image by image, and returns the logarithms of its probabilities.
 
     Args:
         num_classes: The number of classes.
@@ -65,7 +65,7 @@ class OnnxNetwork(nn.Module):
 
 
 def describe_file(path: str) -> dict[str, Any]:
-    """Returns what a file of ONNX says of itself, as a checkpoint would; not of its training.
+    """Returns what an ONNX file says of itself, as a checkpoint would; not of its training.
 
     Raises:
         UserError: It names no classes, or an answer depends on more than its probabilities.
@@ -90,7 +90,7 @@ def describe_file(path: str) -> dict[str, Any]:
 
 
 def load_file(path: str) -> ImageClassifier:
-    """Builds a classifier that runs a file of ONNX, and so leaves normalising to it."""
+    """Builds a classifier that runs an ONNX file, and so leaves normalising to it."""
     about = describe_file(path)
     preprocessing: Preprocessing = about["preprocessing"]
     channels = len(preprocessing["mean"])

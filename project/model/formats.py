@@ -217,7 +217,7 @@ def load_pt2(path: Path) -> Callable[[Tensor], Tensor]:
 
 
 def write_onnx(network: ProbabilityNetwork, model: "ImageClassifier", path: Path) -> None:
-    """Writes one file of ONNX with its weights and metadata inside."""
+    """Writes one ONNX file with its weights and metadata inside."""
     import onnx
     import onnxruntime  # noqa: F401  # here, so that a missing one is named before any work
     import onnxscript  # noqa: F401
@@ -254,7 +254,7 @@ def write_onnx(network: ProbabilityNetwork, model: "ImageClassifier", path: Path
 
 
 def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
-    """Loads a file of ONNX as a function from images to probabilities."""
+    """Loads an ONNX file as a function from images to probabilities."""
     session = open_onnx(path)
     return lambda images: torch.from_numpy(
         session.run(None, {"images": images.contiguous().numpy()})[0]
@@ -262,7 +262,7 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
 
 
 def open_onnx(path: Path) -> Any:
-    """Opens a file of ONNX in ONNX Runtime on the CPU, with as many threads as torch has."""
+    """Opens an ONNX file in ONNX Runtime on the CPU, with as many threads as torch has."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -272,4 +272,4 @@ def open_onnx(path: Path) -> Any:
         return onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     except Exception as error:  # it raises many types
         reason = str(error).splitlines()[0]
-        raise UserError(f"'{path}' cannot be opened as a file of ONNX ({reason})") from error
+        raise UserError(f"'{path}' cannot be opened as an ONNX file ({reason})") from error

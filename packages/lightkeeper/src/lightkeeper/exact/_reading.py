@@ -38,7 +38,7 @@ _MAKERS = re.compile(
 
 
 def read_file(path: str | Path) -> Any:
-    """Reads a file of torch's or of safetensors onto the CPU.
+    """Reads a file of ``torch.save`` or safetensors onto the CPU.
 
     Raises:
         UserError: It is missing, is damaged or says what to import or run.

@@ -269,7 +269,7 @@ def _as_newest(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _read(path: str | Path) -> object:
-    """Reads a file of torch's."""
+    """Reads a file of ``torch.save``, or says where runs keep theirs if there is none."""
     if not Path(path).is_file():
         raise UserError(
             f"there is no file '{path}'; runs keep theirs in runs/NAME/checkpoints/best.ckpt"
