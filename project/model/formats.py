@@ -76,8 +76,8 @@ def write_and_compare(
 
     Args:
         model: The model of the checkpoint.
-        write: Writes a network from pixels to probabilities, as that of the model.
-        load: Loads it as a function from images to probabilities, float32 (N, classes).
+        write: Writes the network, from pixels to probabilities, to a path.
+        load: Loads that file as a function from images to probabilities, float32 (N, classes).
         path: The file, which is replaced.
         photos: Takes photos of any size, and resizes them; else images of the crop.
 
@@ -160,20 +160,23 @@ def trace(network: ProbabilityNetwork, model: "ImageClassifier") -> ExportedProg
     # of one image the batch dimension would become a constant, and equal sides would stay equal
     width += network.photos and height == width
     two = torch.zeros(2, channels, height, width, dtype=model.normalization.pixels)
-    sizes = {"images": {axis: Dim(name, min=1) for axis, name in _any_size(network).items()}}
-    program = torch.export.export(network, (two,), dynamic_shapes=sizes)
+    axes = {axis: Dim(name, min=1) for axis, name in _dynamic_axes(network).items()}
+    program = torch.export.export(network, (two,), dynamic_shapes={"images": axes})
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # which names files of this machine
     return program
 
 
-def _any_size(network: ProbabilityNetwork) -> dict[int, str]:
-    """Names the dimensions of the input that may have any size."""
+def _dynamic_axes(network: ProbabilityNetwork) -> dict[int, str]:
+    """Names the input's axes that may have any size, as ONNX does."""
     return {0: "batch", 2: "height", 3: "width"} if network.photos else {0: "batch"}
 
 
 def metadata(network: ProbabilityNetwork, model: "ImageClassifier") -> dict[str, str]:
-    """Returns names, thresholds, preprocessing and checks for a file, JSON but for plain text."""
+    """Returns a file's metadata: class names, thresholds, preprocessing and checks.
+
+    Values are JSON, except for those that are text, which stand as they are.
+    """
     defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
     about = {**defaults, "class_names": model.class_names, **model.preprocessing}
     if model.thresholds:
@@ -187,7 +190,10 @@ def metadata(network: ProbabilityNetwork, model: "ImageClassifier") -> dict[str,
 
 
 def _checks(network: ProbabilityNetwork, model: "ImageClassifier") -> list[dict[str, object]]:
-    """Returns three images with the checkpoint's probabilities, for checks of a runtime."""
+    """Returns three images and the checkpoint's probabilities for them, to check a runtime by.
+
+    ``pixels`` are base64 of the bytes, C-contiguous, of an array of ``shape``.
+    """
     _, *crop = image_shape(model.preprocessing)
     generator = torch.Generator().manual_seed(1)
     checks: list[dict[str, object]] = []
@@ -237,7 +243,7 @@ def write_onnx(network: ProbabilityNetwork, model: "ImageClassifier", path: Path
         verbose=False,
         input_names=["images"],
         output_names=["probabilities"],
-        dynamic_shapes={"images": _any_size(network)},
+        dynamic_shapes={"images": _dynamic_axes(network)},
     )
     assert program is not None
     file = program.model_proto
