@@ -11,7 +11,7 @@ from project.model.normalize import image_shape
 
 
 class Resizing(nn.Module):
-    """Fits photos of any size to a network's input, as evaluation does, to 1 of 255.
+    """Fits photos of any size to a network's input, within 1 of 255 of what evaluation does.
 
     The operators that resize with antialiasing differ from torch by up to 18 of 255 in ONNX
     Runtime. Products of matrices do not: one along rows, one along columns, with the weights of
@@ -52,8 +52,8 @@ class Resizing(nn.Module):
     def _rounded(self, pixels: Tensor) -> Tensor:
         return (pixels + 0.5).floor().clamp(0, self._white)
 
-    def _place(self, sides: Sequence[int], axis: int) -> tuple[int, int]:
-        """Returns what a side is scaled to, and the crop's offset there, which padding precedes."""
+    def _scaled_length(self, sides: Sequence[int], axis: int) -> tuple[int, int]:
+        """Returns the length that a side is scaled to, and where the crop begins; below 0 pads."""
         length, other = sides[axis], sides[1 - axis]
         crop = self._crop[axis]
         if self._fit == "squash":
@@ -68,12 +68,12 @@ class Resizing(nn.Module):
         return size, (margin + margin % 4 // 3) // 2  # a half is rounded to an even number
 
     def _weights(self, sides: Sequence[int], axis: int) -> Tensor:
-        """Returns the weights of a side's pixels, (crop, length), for each pixel of the output.
+        """Returns the matrix, float32 (crop, length), that resizes and crops one axis.
 
-        They are a triangle's or Keys' cubic (1981, a = -0.5) over the distance from the output's
-        centre, whose unit is a pixel of the coarser grid.
+        A row has the weights of the input's pixels for a pixel of the output: a triangle's or Keys'
+        cubic (1981, a = -0.5) over their distance, whose unit is a pixel of the coarser grid.
         """
-        size, offset = self._place(sides, axis)
+        size, offset = self._scaled_length(sides, axis)
         length, crop = sides[axis], self._crop[axis]
         outputs = torch.arange(size)[:, None]
         # whole numbers and float64, as half of a bit decides which byte a tie becomes
@@ -88,6 +88,6 @@ class Resizing(nn.Module):
         if self._white == 255:  # torch scales bytes by weights of 16 bits, of all outputs alike
             unit = ((2**15 - 0.5) / weights.max()).log2().floor().clamp(max=22).exp2()
             weights = weights.sign() * (weights.abs() * unit + 0.5).floor() / unit
-        places = torch.arange(crop)[:, None] + offset
-        is_inside = (places >= 0) & (places < size)
-        return torch.where(is_inside, weights[places[:, 0].clamp(0, size - 1)], 0.0).float()
+        rows = torch.arange(crop) + offset
+        is_inside = (rows >= 0) & (rows < size)
+        return torch.where(is_inside[:, None], weights[rows.clamp(0, size - 1)], 0.0).float()
