@@ -170,28 +170,29 @@ def load_weights(
     state = network.state_dict()  # with the versions of modules, which some modules read
     heads = tuple(f"{name}." for name in head(network, len(class_names)))
     weights = {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in weights.items()}
-    own = _network_of(weights, state, heads, source)
-    fitted = _as_timm_loads(network, own, state, heads)
+    stripped = _without_prefix(weights, state, heads, source)
+    fitted = _converted_by_timm(network, stripped, state, heads)
     weights = {
         name: adapt_channels(value, state[name].shape) if name in state else value
         for name, value in fitted.items()
         if not name.startswith(_AUXILIARY_HEADS)
     }
-    of_head = {name: weights.get(name, torch.empty(0)) for name in state if name.startswith(heads)}
+    saved = {name: weights.get(name, torch.empty(0)) for name in state if name.startswith(heads)}
     row_of = {normalize("NFC", name): row for row, name in enumerate(known)}
+    # -1, of a class that the file does not name, takes the zeros that are appended
     rows = [row_of.get(normalize("NFC", str(name)), -1) for name in class_names]
-    by_name = {
-        name: torch.cat([value, value.new_zeros(1, *value.shape[1:])])[rows]  # -1: the zeros
-        for name, value in of_head.items()
+    matched = {
+        name: torch.cat([value, value.new_zeros(1, *value.shape[1:])])[rows]
+        for name, value in saved.items()
         if known
         and value.shape[:1] == (len(known),)
         # no hidden layer of the head, whose width may happen to be the number of known classes
         and state[name].shape[:1] == (len(class_names),)
     }
-    weights |= by_name
-    new = [name for name, value in (of_head | by_name).items() if value.shape != state[name].shape]
+    weights |= matched
+    new = [name for name, value in (saved | matched).items() if value.shape != state[name].shape]
     # torchvision's older files do not count batches
-    zeros = {
+    zeroed = {
         name: torch.zeros_like(value)
         for name, value in state.items()
         if name in new or (name.endswith("num_batches_tracked") and name not in weights)
@@ -208,7 +209,7 @@ def load_weights(
             " and complex tensors"
         )
     state.clear()
-    state.update(weights | zeros)
+    state.update(weights | zeroed)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
@@ -217,19 +218,19 @@ def load_weights(
             f" {shorten(str(error), 300)}"
         ) from error
     others = [name for name, row in zip(class_names, rows, strict=True) if row < 0]
-    text = _describe_head(len(class_names), others, new, [*by_name])
-    return text if fitted is own else f"{text}; timm has fitted the rest to the image size"
+    text = _describe_head(len(class_names), others, new, [*matched])
+    return text if fitted is stripped else f"{text}; timm has fitted the rest to the image size"
 
 
-def _as_timm_loads(
+def _converted_by_timm(
     network: nn.Module,
     weights: dict[str, Tensor],
     state: Mapping[str, Tensor],
     heads: tuple[str, ...],
 ) -> dict[str, Tensor]:
-    """Converts weights that do not fit a timm network of patches, by timm's rule for its family.
+    """Converts weights that do not fit a timm network of patches, by its ``checkpoint_filter_fn``.
 
-    It resamples positions for another image size, and knows the names in files of the authors.
+    That resamples position embeddings for another image size, and maps names in authors' files.
     """
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     fits = all(
@@ -260,23 +261,23 @@ def _describe_head(
     return f"with its head for the same {count} classes"
 
 
-def _network_of(
+def _without_prefix(
     weights: Mapping[str, Tensor],
     state: Mapping[str, Tensor],
     heads: tuple[str, ...],
     source: str,
 ) -> dict[str, Tensor]:
-    """Strips the prefix of the first layer, such as DataParallel's ``module.``.
+    """Returns the network's weights without the prefix of its names, such as ``module.`` of DDP.
 
-    Names without it are left out: they are not the network's, but a loss's or a counter's. If
-    several prefixes suit the network equally well, as a teacher's and a student's do, their weights
-    must be the same.
+    A prefix is what precedes the name of the network's first tensor. Names without it are left out:
+    they are not the network's, but a loss's or a counter's. If several prefixes suit the network
+    equally well, as a teacher's and a student's do, their weights must be the same.
     """
     first = next(iter(state))
-    ends = sorted((name for name in weights if f".{name}".endswith(f".{first}")), key=len)
+    firsts = sorted((name for name in weights if f".{name}".endswith(f".{first}")), key=len)
     parts = {
         prefix: {name: weights[prefix + name] for name in state if prefix + name in weights}
-        for prefix in (name.removesuffix(first) for name in ends)
+        for prefix in (name.removesuffix(first) for name in firsts)
     }
     body = [n for n in state if not n.startswith(heads) and not n.endswith("num_batches_tracked")]
     fitting = {
