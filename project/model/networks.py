@@ -63,10 +63,10 @@ def build_network(
 def build_for_images(
     arch: str, num_classes: int, arch_args: dict[str, object] | None, preprocessing: Preprocessing
 ) -> tuple[nn.Module, dict[str, object] | None]:
-    """Builds a network for images of the crop's size; returns its arguments, too.
+    """Builds a network for images of the crop's size; returns it and its ``arch_args``.
 
-    If a timm network accepts no other size than its own, as most vision transformers, these have
-    timm's ``img_size``.
+    These get timm's ``img_size`` if the network accepts no other size than its own, as most vision
+    transformers do.
     """
     network = build_network(arch, num_classes, arch_args)
     _, *sides = image_shape(preprocessing)
@@ -86,9 +86,9 @@ def build_for_images(
 
 
 def _accepts(network: nn.Module, sides: Sequence[int]) -> bool:
-    """Returns False for a timm network of another image size that accepts no images of this one."""
+    """Returns False for a timm network whose input size is fixed to another height and width."""
     about: Mapping[str, Any] = getattr(network, "pretrained_cfg", {})
-    if not about.get("fixed_input_size") or [*about["input_size"][1:]] == [*sides]:
+    if not about.get("fixed_input_size") or list(about["input_size"][1:]) == list(sides):
         return True
     first = next(layer for layer in network.modules() if isinstance(layer, nn.Conv2d))
     try:
@@ -120,15 +120,15 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
     if arch.startswith(TIMM):
         return partial(_timm_network, timm_name(arch))
     if is_path(arch):
-        module, _, name = arch.rpartition(".")
+        path, _, name = arch.rpartition(".")
         try:
-            own = import_module(module)
+            module = import_module(path)
         except ModuleNotFoundError as error:
             raise UserError(f"--model.arch: {arch} cannot be imported ({error})") from error
-        builder: Callable[..., nn.Module] | None = getattr(own, name, None)
+        builder: Callable[..., nn.Module] | None = getattr(module, name, None)
         if builder is None:
-            raise _unknown(arch, [f"{module}.{other}" for other in vars(own)])
-        allow_module(module)  # checkpoints may name what is in it from then on
+            raise _unknown(arch, [f"{path}.{other}" for other in vars(module)])
+        allow_module(path)  # checkpoints may name what is in it from then on
         return builder
     raise _unknown(arch)
 
@@ -199,7 +199,7 @@ def _unknown(arch: str, own: Sequence[str] = ()) -> UserError:
 
 
 def set_channels(network: nn.Module, channels: int) -> None:
-    """Changes the first convolution from RGB to other channels, with new weights of equal scale."""
+    """Changes the first convolution from RGB to other channels; new weights keep its scale."""
     first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
     if first is not None and first.in_channels == 3 != channels:
         deviation = first.weight.std().item() * (3 / channels) ** 0.5
