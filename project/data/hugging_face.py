@@ -42,7 +42,7 @@ class HuggingFaceDataModule(TorchDatasetModule):
     ) -> None:
         if not root and train is None:
             raise UserError("must name a dataset on the Hub, or a folder", "root")
-        super().__init__(train=train or partial(_opened, root, subset), **kwargs)
+        super().__init__(train=train or partial(_open_dataset, root, subset), **kwargs)
         self.image_column, self.label_column = image_column, label_column
         self.images_root = Path(root).expanduser()
         self.not_remembered = ("val", "test") if train is None else ("train", "val", "test")
@@ -96,7 +96,15 @@ class HuggingFaceDataModule(TorchDatasetModule):
 class LabelledRows:
     """The rows of one split: pairs of a file's bytes and a label, -1 where it is unknown.
 
-    ``classes`` are the names of the classes, ``targets`` the labels, int64 (N,).
+    Args:
+        rows: The split.
+        image: The column of images.
+        label: The column of classes.
+        classes: The name of each class by its value in that column, in the order of labels.
+
+    Attributes:
+        classes: The names of the classes.
+        targets: The labels, int64 (N,), where ``labels_of`` of the library looks for them.
     """
 
     def __init__(
@@ -108,8 +116,8 @@ class LabelledRows:
         self.rows = plain.cast_column(image, Image(decode=False))
         self.image = image
         self.classes = [*classes.values()]
-        places = {value: place for place, value in enumerate(classes)}
-        self.targets = torch.tensor([places.get(value, -1) for value in plain[label][:]])
+        label_of = {value: position for position, value in enumerate(classes)}
+        self.targets = torch.tensor([label_of.get(value, -1) for value in plain[label][:]])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -119,8 +127,8 @@ class LabelledRows:
         return file["bytes"] or Path(file["path"]).read_bytes(), int(self.targets[index])
 
 
-def _opened(name: str, subset: str | None) -> "Dataset | DatasetDict":
-    """Opens what ``save_to_disk`` wrote, a folder as ``load_dataset`` takes it, or one of the Hub."""
+def _open_dataset(name: str, subset: str | None) -> "Dataset | DatasetDict":
+    """Opens a folder of ``save_to_disk`` or ``load_dataset``, or a dataset of the Hub."""
     folder = Path(name).expanduser()
     try:
         import datasets
