@@ -36,7 +36,8 @@ def fit_temperature(
 
     Args:
         logits: float (N, classes).
-        decide: Returns probabilities, float (N, classes), and labels, int64 (N,), of logits and T.
+        decide: Takes logits and T; returns probabilities, float (M, classes), and the labels that
+            are known, int64 (M,).
     """
 
     def cost(log_temperature: float) -> float:
@@ -45,8 +46,8 @@ def fit_temperature(
         return -float(likelihoods.clamp(min=torch.finfo(torch.float32).tiny).log().mean())
 
     bounds = math.log(LOWEST), math.log(HIGHEST)
-    found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-6})
-    temperature = math.exp(found.x)
+    best = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-6})
+    temperature = math.exp(best.x)
     ends = [end for end in (LOWEST, HIGHEST) if math.isclose(temperature, end, rel_tol=1e-3)]
     return ends[0] if ends else temperature
 

@@ -63,9 +63,10 @@ def with_probabilities(
 def decisions(
     model: ImageClassifier, labels: Tensor, logits: Tensor, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Returns probabilities of ``logits / temperature``, float (N, classes), and known labels.
+    """Returns probabilities of ``logits / temperature``, (M, classes), and labels, int64 (M,).
 
-    Of several labels, each is a decision of its own, between two.
+    M counts the images with a label. If images may have several classes, M counts their known
+    labels instead, and the probabilities are (M, 2): each label is a decision of its own.
     """
     known = labels >= 0
     rows = known.view(len(labels), -1).any(1)
@@ -79,7 +80,7 @@ def decisions(
 
 
 def groups_of(predictions: Predictions, data: ImageDataModule) -> Tensor:
-    """Numbers each image's group, such as a patient, int64 (N,); without groups, each is its own."""
+    """Numbers each image's group, such as a patient, int64 (N,); by default each is its own."""
     files = data.files() if isinstance(data, ImageFilesDataModule) else []
     group_of = {file.path: file.group for file in files}
     paths = map(predictions.path, range(len(predictions.labels)))
@@ -92,10 +93,10 @@ def bootstrap_intervals(
 ) -> dict[str, list[float]]:
     """Returns 95% intervals of accuracy, F1 and, of two classes, AUROC and both classes' recall.
 
-    Percentiles over 1,000 draws of whole groups, as images of one are alike (Davison and Hinkley,
-    1997, sections 3.8 and 5.3), farther out the fewer they are, as expanded by Hesterberg (2015,
-    https://doi.org/10.1080/00031305.2015.1089789); of two classes, what needs both over draws that
-    have both. An interval is empty where all draws are alike, as of a perfect result: they say
+    They are percentiles over 1,000 draws of whole groups, as images of one group are alike (Davison
+    and Hinkley, 1997, sections 3.8 and 5.3), expanded for few groups (Hesterberg, 2015,
+    https://doi.org/10.1080/00031305.2015.1089789). AUROC and recall are those of the draws that
+    have both classes. An interval is empty if all draws agree, as of a perfect result: they say
     nothing of it.
 
     Args:
@@ -134,17 +135,17 @@ def confusion_of(test: Evaluation, rows: Tensor) -> Tensor:
 
 
 def _expanded_level(count: int) -> float:
-    """Returns the share of draws that a 95% interval leaves below it.
+    """Returns the share of draws below a 95% interval: 0.025, and less for few groups.
 
-    Draws of few groups are too narrow: it is the normal distribution's at -t sqrt(n / (n - 1)), with
-    Student's t.
+    Their percentiles would be too narrow: it is the normal distribution's at -t sqrt(n / (n - 1)),
+    with Student's t.
     """
     freedom = max(1, count - 1)
     return float(ndtr(-math.sqrt(count / freedom) * stdtrit(freedom, 0.975)))
 
 
 def confused_pairs(test: Evaluation) -> Counter[tuple[int, int]]:
-    """Counts images by their class and the other one that was predicted."""
+    """Counts wrongly classified images by their true and predicted class."""
     return Counter(
         (true, predicted)
         for true, predicted in zip(test.labels.tolist(), test.predicted.tolist(), strict=True)

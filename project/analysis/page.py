@@ -116,17 +116,17 @@ def image_sections(
         cams = _describe_images(model, test, [*right, *wrong[: count // 2]], with_cam=True)
     except ValueError as error:  # of a network that it cannot explain
         no_cams = str(error)
-    found = reliability(*decisions(model, test.labels, test.logits))
+    calibrated = reliability(*decisions(model, test.labels, test.logits))
     temperature = model.about.get("temperature", 1.0)
     uncalibrated = decisions(model, test.labels, test.logits, 1 / temperature)
     groups = groups_of(test, data)
     counts = {split: part.labels for split, part in data.splits.items() if part.labels.dim() == 1}
     return {
-        "reliability": _png_url(reliability_figure(found)),
+        "reliability": _png_url(reliability_figure(calibrated)),
         "abstention": _png_url(
             abstention_figure(test.confidence[test.known], test.correct[test.known])
         ),
-        "calibration_error": found.ece,
+        "calibration_error": calibrated.ece,
         "temperature": temperature,
         "uncalibrated_error": reliability(*uncalibrated).ece,
         "mistakes": _describe_images(model, test, wrong),
@@ -139,12 +139,14 @@ def image_sections(
             split: labels[labels >= 0].bincount(minlength=len(model.class_names)).tolist()
             for split, labels in counts.items()
         },
-        **(_of_one_class(model, test, groups) if model.has_one_class else {}),
+        **(_single_label_sections(model, test, groups) if model.has_one_class else {}),
     }
 
 
-def _of_one_class(model: ImageClassifier, test: Evaluation, groups: Tensor) -> dict[str, object]:
-    """Returns intervals, the most confused pairs, and of two classes ROC and precision-recall."""
+def _single_label_sections(
+    model: ImageClassifier, test: Evaluation, groups: Tensor
+) -> dict[str, object]:
+    """Returns intervals, the most confused pairs and, for two classes, ranking curves."""
     names = model.class_names
     labels = test.labels
     known = test.known
