@@ -64,7 +64,10 @@ class ImagesPerSecond(Callback):
             self.on_train_epoch_start(trainer, pl_module)
 
     def _estimate(self, trainer: Trainer) -> None:
-        """Estimates from the end of the first step on, as that may compile or fill caches."""
+        """Notes the length of training once, timed from the end of the first step.
+
+        That one may compile or fill caches.
+        """
         steps = trainer.global_step - self._first_step
         if steps == 0 and self._estimate_from is None:
             self._estimate_from = time.perf_counter()
@@ -86,7 +89,7 @@ class LearningRate(Callback):
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Has a rate for modules that step by hand, and not in each batch."""
+        """Reads the rate, for modules that step by hand and whose first batch may take no step."""
         self._rate = float(trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_before_optimizer_step(

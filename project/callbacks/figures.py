@@ -16,9 +16,9 @@ from project.analysis.tables import class_rates
 
 
 def log_figure(trainer: Trainer, tag: str, draw: Callable[[], Figure]) -> None:
-    """Draws a figure for the loggers that take images: TensorBoard's, W&B's and MLflow's.
+    """Logs a figure to the loggers that take images: TensorBoard's, W&B's and MLflow's.
 
-    Draws nothing without one. The step is where Lightning logs the newest metrics.
+    Calls ``draw`` only if there is one. The step is where Lightning logs the newest metrics.
     """
     kinds = TensorBoardLogger | WandbLogger | MLFlowLogger
     loggers = [logger for logger in trainer.loggers if isinstance(logger, kinds)]
@@ -62,7 +62,7 @@ class FirstBatchPlot(Callback):
 
 
 class ConfusionMatrixPlot(Callback):
-    """Draws the confusion matrix of about ten epochs, and of evaluations after training."""
+    """Draws the confusion matrix about ten times in training, and of evaluations after it."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Draws the matrix if each image has one class; not in every epoch, as it takes 0.2 s."""
