@@ -85,14 +85,7 @@ class FitCLI(ProjectCLI, FitCommand):
 
     def show_results(self, metrics: dict[str, Any]) -> None:
         """Prints the final metrics, the best checkpoint, and what to do next."""
-        # other commands must import classes of your own, unless the checkpoint names one of ours
-        built_in = [ImageClassifier, *vars(data_modules).values()]
-        names_ours = self.model.about.get("model") == ImageClassifier.__name__
-        classes = [type(self.datamodule), ImageClassifier if names_ours else type(self.model)]
-        modules = {cls.__module__ for cls in classes if cls not in built_in}
-        if is_path(self.model.arch):
-            modules.add(self.model.arch.rpartition(".")[0])
-        names = ",".join(sorted(modules))
+        names = ",".join(self.modules_to_import())
         import_option = f" --import {names}" if names else ""
         environment = f"IMPORT={names} " if names else ""
         best = shlex.quote(str(self.run.best))
@@ -121,6 +114,17 @@ class FitCLI(ProjectCLI, FitCommand):
         if isinstance(self.datamodule, SyntheticFlowersDataModule):
             lines.append("  your own images   python -m project.fit --data FOLDER")
         self.say("\n".join(lines))
+
+    def modules_to_import(self) -> list[str]:
+        """Returns the modules of your own classes, which other commands must import."""
+        built_in = [ImageClassifier, *vars(data_modules).values()]
+        # a checkpoint may name our class although the model is of a subclass
+        names_ours = self.model.about.get("model") == ImageClassifier.__name__
+        classes = [type(self.datamodule), ImageClassifier if names_ours else type(self.model)]
+        modules = {cls.__module__ for cls in classes if cls not in built_in}
+        if is_path(self.model.arch):
+            modules.add(self.model.arch.rpartition(".")[0])
+        return sorted(modules)
 
 
 if __name__ == "__main__":
