@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from project.analysis.evaluation import Evaluation, bootstrap_intervals
-from project.analysis.tables import class_rates, class_table
+from project.analysis.tables import class_rates, class_table, metrics_table
 from project.model import ImageClassifier
 from tests.conftest import (
     QUIET,
@@ -375,6 +375,12 @@ def test_a_report_that_fails_leaves_the_page_that_is_there(
     limit_files(50_000)
     assert complaint in one_line(lambda: report_of(run), capsys)
     assert [path.read_text() for path in run.glob("*report*")] == ["of before"]
+
+
+def test_a_metric_with_to_in_its_name_is_no_interval():
+    table = metrics_table({"test": {"accuracy": 0.5, "way to go": 2.0}}, has_groups=True)
+    assert "way to go" in table
+    assert "independent" not in table
 
 
 def test_metrics_are_written_although_nobody_reads_the_table(checkpoint, monkeypatch):

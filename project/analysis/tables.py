@@ -54,8 +54,8 @@ def metrics_table(
 ) -> str:
     """Formats the metrics of several splits, a column each, with counts beside accuracies.
 
-    With ``intervals``, and beside other metrics that have theirs, are 95% intervals, too. If images
-    have groups, a line says that these intervals do not know them.
+    ``intervals`` adds 95% intervals to accuracies; other metrics show the ``NAME_interval`` that
+    they recorded. If ``has_groups``, a line says that intervals do not know of them.
     """
     if not columns:
         return "  nothing was measured"
@@ -81,12 +81,13 @@ def metrics_table(
         f"  {name:<{width}}" + "".join(f"{cell:>{cell_width}}" for cell in cells)
         for name, cells in rows.items()
     )
+    has_intervals = any(" to " in cell for cells in rows.values() for cell in cells)
     over_images = "\n  intervals take images as independent, which those of a group are not"
-    return table + over_images if has_groups and " to " in table else table
+    return table + over_images if has_groups and has_intervals else table
 
 
 def is_share(metrics: Metrics, name: str, count: str) -> bool:
-    """Returns True if a metric is a count's share, and none of your own, such as a mean of rates."""
+    """Returns True if ``name`` is ``count`` / ``total``, and no metric of your own of that name."""
     if not {name, count, "total"} <= metrics.keys():
         return False
     share = metrics[count] / max(metrics["total"], 1)
