@@ -20,19 +20,19 @@ def resumable(folder: str | Path) -> list[Path]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yields a hidden path beside the target to write to, which replaces it at the end.
+    """Yields a hidden path beside the target, to be written, which then replaces it atomically.
 
-    Where the block raises, the target stays as it was. A link is replaced, not followed. Of several
-    processes that write one target, the last to end decides what it is.
+    If the block raises an error, the target stays as it was. A link is replaced, not followed. If
+    several processes write one target, the last to end wins.
     """
-    _remove_left(path)
+    _remove_abandoned(path)
     partial = path.with_name(f".{path.stem}.{node()}-{os.getpid()}.partial{path.suffix}")
     partial.unlink(missing_ok=True)  # perhaps a link to elsewhere that came with the folder
     try:
         yield partial
-        _wait_for_disk(partial)
+        _fsync(partial)
         partial.replace(path)
-        _wait_for_disk(path.parent)  # a rename is on the disk when its folder is
+        _fsync(path.parent)  # or a power cut could undo the rename
     except OSError as error:
         error.filename = error.filename or str(path)  # of a full disk, the system names none
         raise
@@ -40,20 +40,20 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _remove_left(path: Path) -> None:
-    """Removes what killed processes of this machine have left of a target."""
+def _remove_abandoned(path: Path) -> None:
+    """Removes partial files of a target that killed processes of this machine have left."""
     begin = f".{path.stem}.{node()}-"
     end = f".partial{path.suffix}"
-    for left in path.parent.glob(f"{escape(begin)}*{escape(end)}"):
-        # it is no process's, or that of another user's
+    for partial in path.parent.glob(f"{escape(begin)}*{escape(end)}"):
+        # no process's number, or one of another user's process
         with suppress(ValueError, OverflowError, PermissionError):
             try:
-                os.kill(int(left.name.removeprefix(begin).removesuffix(end)), 0)
+                os.kill(int(partial.name.removeprefix(begin).removesuffix(end)), 0)
             except ProcessLookupError:
-                left.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
 
 
-def _wait_for_disk(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
