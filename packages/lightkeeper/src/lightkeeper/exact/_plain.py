@@ -29,7 +29,12 @@ _CONVERSIONS: tuple[tuple[type | tuple[type, ...], Callable[..., object]], ...] 
 
 
 class MisfitError(ValueError):
-    """A value is not what its place demands; the message begins with the place."""
+    """A value is not what its place requires: the keys and positions that lead to it from outside.
+
+    Args:
+        problem: What is wrong, without a subject, as in "must be text, got 3".
+        place: The keys and positions, which the message begins with, joined by dots.
+    """
 
     def __init__(self, problem: str, *place: object) -> None:
         where = ".".join(printable(key)[:80] for key in place)
@@ -40,7 +45,7 @@ class MisfitError(ValueError):
 
 @contextmanager
 def inside(*place: object) -> Iterator[None]:
-    """Adds the place of a part to the error about it."""
+    """Adds keys or positions in front of the place that a MisfitError of the block names."""
     try:
         yield
     except MisfitError as error:
@@ -81,7 +86,7 @@ def _plain_part(key: object, part: object) -> object:
 
 
 def split_plain(options: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns options as plain values, and of those that are none, what they are, by name."""
+    """Returns options as plain values, and what each one that is none is, such as ``a Linear``."""
     kept = {}
     left_out: dict[str, str] = {}
     for name, value in options.items():
