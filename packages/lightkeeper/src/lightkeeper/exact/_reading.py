@@ -22,16 +22,16 @@ from torch import Tensor
 from ._errors import UserError, first_sentence
 
 _ZIP = b"PK\3\4"  # by which torch tells its files from older ones
-_ENDS = 98  # bytes of the records at the end of a zip file of 64 bits
+_END_RECORDS = 98  # bytes at the end of a zip file: ZIP64's record and locator, and the old record
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
 _OLD_PICKLES = 5  # three of the format, the content, and keys
-_LARGEST = 10**6  # values in a tuple and in the tuples in it, each as often as it occurs
-_DEEPEST = 100  # containers inside each other
-_REPEATS = 10  # of each value in a file, on average
-_FEW = 10**5  # values, however often repeated
+_LARGEST_TUPLE = 10**6  # values in a tuple and in the tuples in it, each as often as it occurs
+_MOST_LEVELS = 100  # of containers inside each other
+_MEAN_REPEATS = 10  # times that a value may be walked, on average
+_ALWAYS_ALLOWED = 10**5  # values that may be walked, however often repeated
 
-# of those that torch may call, the ones that make much of a number, or more with each call
-_MAKERS = re.compile(
+# functions that torch may call and that turn a short argument into much memory or time
+_AMPLIFIERS = re.compile(
     r"(builtins|__builtin__) bytearray|_codecs encode"
     r"|torch\._utils _rebuild_(device_tensor_\w+|qtensor)"
 )
@@ -104,15 +104,16 @@ def _require_one_directory(file: IO[bytes]) -> None:
     torch goes to the place that the record says, and Python to what stands before the record.
     """
     end = file.seek(0, os.SEEK_END)
-    file.seek(max(0, end - _ENDS))
-    tail = file.read().rjust(_ENDS, b"\0")
-    size, start = struct.unpack("<II", tail[-10:-2])
+    file.seek(max(0, end - _END_RECORDS))
+    tail = file.read().rjust(_END_RECORDS, b"\0")
+    size, start = struct.unpack("<II", tail[-10:-2])  # of the directory
     records = 22
-    if tail[-42:-38] == b"PK\6\7":  # sizes of 64 bits
+    if tail[-42:-38] == b"PK\6\7":  # the locator of ZIP64's record
         size, start = struct.unpack("<QQ", tail[40:56])
-        records = _ENDS
+        records = _END_RECORDS
         if struct.unpack("<Q", tail[-34:-26]) != (end - records,):
             raise ValueError("its last record is elsewhere")
+    # the old record, and no comment behind it
     if tail[-22:-18] != b"PK\5\6" or start + size + records != end:
         raise ValueError("its directory is not at its end")
 
@@ -135,9 +136,9 @@ def _require_modest_pickle(pickle: IO[bytes]) -> None:
                 start = marks.pop() - len(code.stack_before) + 2
             size = 1 + sum(stack[start:]) if "TUPLE" in code.name else 1
             stack[start:] = [size] * len(code.stack_after)
-            if size > _LARGEST:
+            if size > _LARGEST_TUPLE:
                 raise ValueError("a tuple in it is too large")
-            if code.name == "GLOBAL" and _MAKERS.fullmatch(str(argument)):
+            if code.name == "GLOBAL" and _AMPLIFIERS.fullmatch(str(argument)):
                 raise ValueError(f"GLOBAL {str(argument).replace(' ', '.')}")
 
 
@@ -151,11 +152,11 @@ def require_tree(content: object) -> None:
         ValueError: Lists or dicts are far inside others, or repeated too often.
     """
     seen = set[int]()
-    left = _FEW
+    left = _ALWAYS_ALLOWED
     level = [content]
-    for _ in range(_DEEPEST):
+    for _ in range(_MOST_LEVELS):
         containers = {id(value): value for value in level if isinstance(value, list | tuple | dict)}
-        left += _REPEATS * sum(len(containers[key]) for key in containers.keys() - seen)
+        left += _MEAN_REPEATS * sum(len(containers[key]) for key in containers.keys() - seen)
         seen |= containers.keys()
         level = [*islice(chain.from_iterable(map(_parts_of, level)), left + 1)]
         left -= len(level)
