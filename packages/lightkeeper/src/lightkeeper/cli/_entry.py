@@ -22,7 +22,7 @@ from ..exact._errors import (
     WORKER_DIED,
     LocalError,
     UserError,
-    first_of_machine,
+    is_first_on_machine,
     printable,
 )
 from ..images._quiet import quiet_libraries
@@ -154,7 +154,7 @@ def _open_closed_streams() -> None:
 
 def end_with_error(text: str, is_local: bool = False) -> NoReturn:
     """Ends the program with code 2 and a line, from each machine or, if local, each process."""
-    if first_of_machine() or is_local:
+    if is_first_on_machine() or is_local:
         sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
     else:  # the launcher ends all processes as soon as one has ended: wait for the first one's line
         time.sleep(5.0)

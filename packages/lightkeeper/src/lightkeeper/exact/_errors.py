@@ -38,7 +38,7 @@ class LocalError(UserError):
 
 
 class NonFiniteError(LocalError):
-    """Training has met numbers that are not finite; resuming would fail the same way."""
+    """A gradient, weight or loss is not finite; resuming would fail the same way."""
 
 
 class UnreadableFileError(LocalError):
@@ -70,7 +70,7 @@ def note(text: str) -> None:
 
 
 def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:
-    """Joins names as in ``a, b and c``, or with ``most`` as in ``a, b and 5 more``."""
+    """Joins names as in ``a, b and c``, or beyond ``most`` as in ``a, b and 5 more``."""
     shown = [printable(name) for name in names]
     if most is not None and len(shown) > most:
         shown[most:] = [f"{len(shown) - most:,} more"]
@@ -83,11 +83,11 @@ def first_sentence(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
 
 
-def first_of_machine() -> bool:
-    """Returns True in the first process of a machine, even before processes can communicate."""
-    # Lightning's launcher and torchrun set the one, with a port, and srun the other
-    local = os.environ.get("LOCAL_RANK") if "MASTER_PORT" in os.environ else None
-    return (local or os.environ.get("SLURM_LOCALID") or "0") == "0"
+def is_first_on_machine() -> bool:
+    """Returns True for local rank 0, even before processes can communicate."""
+    # Lightning's launcher and torchrun set LOCAL_RANK, with a port; srun sets SLURM_LOCALID
+    local_rank = os.environ.get("LOCAL_RANK") if "MASTER_PORT" in os.environ else None
+    return (local_rank or os.environ.get("SLURM_LOCALID") or "0") == "0"
 
 
 def require(condition: bool, option: str, value: object, wanted: str) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._errors import first_of_machine, note
+from ._errors import is_first_on_machine, note
 
 # 2^64 divided by the golden ratio, odd, as a signed integer
 _GOLDEN_RATIO = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -121,24 +121,24 @@ def held_generators(*owners: object) -> list[object]:
     ``set_random_seed``, as of albumentations, and generators of Python, NumPy and torch. A note
     names one of the system's, which cannot be seeded.
     """
-    found: list[object] = []
-    left = [*reversed(owners)]
+    generators: list[object] = []
+    unvisited = [*reversed(owners)]
     seen = set[int]()
-    while left:
-        part = left.pop()
+    while unvisited:
+        part = unvisited.pop()
         if id(part) in seen or isinstance(part, _WITHOUT_GENERATORS):
             continue
         seen.add(id(part))
-        if isinstance(part, random.SystemRandom) and first_of_machine():
+        if isinstance(part, random.SystemRandom) and is_first_on_machine():
             note(
                 "a transform or dataset holds a SystemRandom, which cannot be seeded;"
                 " a run will not resume exactly"
             )
         elif _is_generator(part):
-            found.append(part)
+            generators.append(part)
         else:
-            left.extend(reversed(_parts_of(part)))
-    return found
+            unvisited.extend(reversed(_parts_of(part)))
+    return generators
 
 
 def _is_generator(part: object) -> bool:
