@@ -12,7 +12,7 @@ import torch
 from lightkeeper.cli._entry import describe_error
 from lightkeeper.exact import UserError
 from lightkeeper.exact._errors import LocalError
-from lightkeeper.exact._randomness import Purpose, derived_seed
+from lightkeeper.exact._randomness import Purpose, derived_seed, held_generators
 from torchvision.transforms import v2
 
 from tests.image_files import write_folder
@@ -145,6 +145,14 @@ def test_a_generator_that_cannot_be_seeded_is_named(capsys):
     batches(train_transforms=[Holding(rng=random.SystemRandom())], num_workers=0)
     said = "holds a SystemRandom, which cannot be seeded; a run will not resume exactly"
     assert capsys.readouterr().err.count(said) == 1
+
+
+def test_a_generator_that_cannot_be_seeded_changes_no_other_on_any_rank(monkeypatch):
+    monkeypatch.setenv("MASTER_PORT", "1")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        held = held_generators([random.SystemRandom(), own := random.Random()])
+        assert held == [own]
 
 
 def attached_data(epoch=2, done=1, world_size=1, rank=0, **options):

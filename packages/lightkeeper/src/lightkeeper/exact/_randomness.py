@@ -129,11 +129,12 @@ def held_generators(*owners: object) -> list[object]:
         if id(part) in seen or isinstance(part, _WITHOUT_GENERATORS):
             continue
         seen.add(id(part))
-        if isinstance(part, random.SystemRandom) and is_first_on_machine():
-            note(
-                "a transform or dataset holds a SystemRandom, which cannot be seeded;"
-                " a run will not resume exactly"
-            )
+        if isinstance(part, random.SystemRandom):
+            if is_first_on_machine():
+                note(
+                    "a transform or dataset holds a SystemRandom, which cannot be seeded;"
+                    " a run will not resume exactly"
+                )
         elif _is_generator(part):
             generators.append(part)
         else:
