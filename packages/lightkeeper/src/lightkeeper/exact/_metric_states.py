@@ -27,11 +27,11 @@ States = dict[str, State]
 
 _UPDATES = "update_count"
 _STEPS = "n_steps"
-_NUMBERS: dict[type[Metric], tuple[str, ...]] = {
+_UNDECLARED: dict[type[Metric], tuple[str, ...]] = {
     MinMaxMetric: ("min_val", "max_val"),
     Running: ("_num_vals_seen",),
 }
-"""What these keep, but do not declare as their state."""
+"""Attributes that metrics change in updates, but do not declare by ``add_state``."""
 
 
 def gather(value: T) -> list[T]:
@@ -45,7 +45,7 @@ def gather(value: T) -> list[T]:
 
 
 def shares_of(trainer: Trainer, shares: list[T]) -> list[T]:
-    """Returns this process's share; of another number of processes, the first one takes all."""
+    """Returns this process's share; if the number of processes changed, the first one takes all."""
     if len(shares) == trainer.world_size:
         return [shares[trainer.global_rank]]
     return shares if trainer.is_global_zero else []
@@ -62,7 +62,7 @@ def save_metrics(module: nn.Module, left_out: Iterable[str] = ()) -> list[States
     prefixes = tuple(f"{name}." for name in left_out)  # with metrics that a metric has
     states = {
         name: _state_of(metric)
-        for name, metric in _kept(module)
+        for name, metric in _updated_metrics(module)
         if not f"{name}.".startswith(prefixes)
     }
     for name, part in module.named_modules():
@@ -76,7 +76,7 @@ def load_metrics(trainer: Trainer, module: nn.Module, saved: list[States]) -> No
     _restore_steps(module, saved)
     parts = {name: part for name, part in module.named_modules() if isinstance(part, Metric)}
     saved_names = {name for states in saved for name in states}
-    for name in parts.keys() & (saved_names | {name for name, _ in _kept(module)}):
+    for name in parts.keys() & (saved_names | {name for name, _ in _updated_metrics(module)}):
         parts[name].reset()  # also what the weights have brought, of which a process has a part
     restored: set[str] = set()
     for states in shares_of(trainer, saved):
@@ -126,7 +126,8 @@ def cpu_copies(state: State) -> State:
     return {name: value.detach().cpu().clone() for name, value in state.items()}
 
 
-def _kept(module: nn.Module) -> Iterator[tuple[str, Metric]]:
+def _updated_metrics(module: nn.Module) -> Iterator[tuple[str, Metric]]:
+    """Yields the metrics that may have a state to save, by their names."""
     for name, part in module.named_modules():
         # torchmetrics does not count the updates of wrappers
         if isinstance(part, Metric) and (part.update_called or isinstance(part, WrapperMetric)):
@@ -141,12 +142,12 @@ def _state_of(metric: Metric) -> State:
             state |= {f"{key}.{place}": part for place, part in enumerate(value)}
         else:
             state[key] = value
-    state |= {name: torch.as_tensor(getattr(metric, name)) for name in _beside_states(metric)}
+    state |= {name: torch.as_tensor(getattr(metric, name)) for name in _undeclared(metric)}
     return cpu_copies(state)
 
 
-def _beside_states(metric: Metric) -> Iterator[str]:
-    for cls, names in _NUMBERS.items():
+def _undeclared(metric: Metric) -> Iterator[str]:
+    for cls, names in _UNDECLARED.items():
         if isinstance(metric, cls):
             yield from names
 
@@ -154,14 +155,14 @@ def _beside_states(metric: Metric) -> Iterator[str]:
 def _fits(metric: Metric, state: State) -> bool:
     """Returns False for the state of another version of the metric; a state may have grown."""
     return _UPDATES in state and all(
-        key in state and _grows_to(value.shape, state[key].shape)
+        key in state and _broadcasts_to(value.shape, state[key].shape)
         for key, value in metric.metric_state.items()
         if isinstance(value, Tensor)
     )
 
 
-def _grows_to(shape: torch.Size, other: torch.Size) -> bool:
-    """Returns True if adding something of another shape to a state may give it that shape."""
+def _broadcasts_to(shape: torch.Size, other: torch.Size) -> bool:
+    """Returns True if a shape broadcasts to another, as a state does when an update is added."""
     ends = zip(reversed(shape), reversed(other), strict=False)
     return len(shape) <= len(other) and all(side in (1, wide) for side, wide in ends)
 
@@ -170,7 +171,7 @@ def _set(metric: Metric, state: State) -> None:
     """Sets a metric's state."""
     for key, part in _values(metric, state).items():
         setattr(metric, key, part)
-    for name in _beside_states(metric):
+    for name in _undeclared(metric):
         if name in state:
             kind = type(getattr(metric, name))
             setattr(metric, name, state[name] if kind is Tensor else kind(state[name]))
@@ -185,7 +186,7 @@ def _merge(metric: Metric, state: State) -> None:
 
 
 def _values(metric: Metric, state: State) -> dict[str, Tensor | list[Tensor]]:
-    """Returns the values of a state; a list from before that has its parts as one."""
+    """Returns the values of a state by their names; lists from earlier versions are one tensor."""
     return {
         key: state[key]
         if isinstance(value, Tensor)
