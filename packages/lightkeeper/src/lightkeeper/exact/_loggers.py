@@ -70,12 +70,12 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
     """
 
     _earlier: Mapping[str, int] | None = None
-    _is_settled = False
+    _is_loaded = False
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The writer; what it finds in its folder is of before."""
+        """The writer; the event files that it finds in its folder are of earlier processes."""
         if self._earlier is None:
             self._earlier = self._sizes()
         return super().experiment
@@ -87,7 +87,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Cuts or removes what was written later; says what is lost."""
-        if self._is_settled and state_dict:  # for another fit of the same trainer
+        if self._is_loaded and state_dict:  # for another fit of the same trainer
             self.experiment.close()  # or it might write on; it begins another file
             self._earlier = None
         # also before there is a writer, as where a command finds nothing to resume
@@ -101,7 +101,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
             else:
                 path.unlink(missing_ok=True)
         self._earlier = {}
-        self._is_settled = True
+        self._is_loaded = True
 
     def _sizes(self) -> State:
         files = Path(self.log_dir).glob(_EVENT_FILES)
@@ -142,7 +142,7 @@ class ResumingCSVLogger(CSVLogger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Writes the newest rows; replaces a file that needs columns, which Lightning empties first."""
+        """Writes the newest rows; adds columns itself, as Lightning would empty the file first."""
         columns = {*self.experiment.metrics_keys}.union(*self.experiment.metrics)
         if len(columns) > len(self.experiment.metrics_keys) and self._file.exists():
             self._replace(sorted(columns), _rows_of(self._file))

@@ -17,10 +17,10 @@ _ADVICE = "the checkpoints are from before; try a lower learning rate, in anothe
 
 
 def require_finite(
-    weights: Mapping[str, object], step: int, but: Collection[str] = frozenset()
+    weights: Mapping[str, object], step: int, masks: Collection[str] = frozenset()
 ) -> None:
-    """Raises an error if a weight is not finite, of those that should be."""
-    if wrong := [name for name in _not_finite(weights) if name not in but]:
+    """Raises a NonFiniteError if a weight is not finite, except for ``masks``, by name."""
+    if wrong := [name for name in _not_finite(weights) if name not in masks]:
         raise NonFiniteError(
             f"{wrong[0]} has values that are not finite after step {step}; {_ADVICE}"
         )

@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # none of them is needed for ``--help``
 _LIGHTNING = "lightning.pytorch"
 _SIGNALS = f"{_LIGHTNING}.trainer.connectors.signal_connector"
 _EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
-# what the state of a ModelCheckpoint leaves out, by what follows its name in ours: the step in which
-# it saved last, and that it waits for a validation to save
+# attributes that a ModelCheckpoint's state_dict lacks, by the ending of our keys: the step at
+# which it saved last, and whether it waits for a validation to save
 _LEFT_OUT = {"": "_last_global_step_saved", " waits": "_defer_save_until_validation"}
 _RESULTS = f"{_LIGHTNING}.trainer.connectors.logger_connector.result"
 _CONNECTOR = f"{_LIGHTNING}.trainer.connectors.logger_connector.logger_connector"
@@ -134,15 +134,15 @@ def cycles_loaders(trainer: Trainer) -> bool:
 
 
 def reopen_epoch(checkpoint: dict[str, Any]) -> None:
-    """Makes the end of training one between two steps.
+    """Changes a checkpoint's counters from those at the end of training to those between two steps.
 
-    A longer run would lose the rest of its epoch, or the next one.
+    Otherwise a longer run would lose the rest of its epoch, or the next one.
     """
     progress = checkpoint["loops"]["fit_loop"]
     epochs = progress["epoch_progress"]
     batches = progress["epoch_loop.batch_progress"]
     if epochs["current"]["processed"] < max(1, epochs["current"]["started"]):
-        return  # it is one already, or training has not begun
+        return  # they are already, or training has not begun
     batches["total"]["ready"] += 1
     if batches["is_last_batch"]:
         batches.update(current=dict.fromkeys(batches["current"], 0), is_last_batch=False)
@@ -198,7 +198,7 @@ def cannot_merge(metric: Metric) -> bool:
 
 
 def steps_saved(trainer: Trainer) -> dict[str, int]:
-    """Returns what the state of each ModelCheckpoint leaves out of the steps that it saves."""
+    """Returns, of each ModelCheckpoint, the attributes in ``_LEFT_OUT`` as integers."""
     return {
         f"{callback.state_key}{ending}": int(getattr(callback, name))
         for callback in trainer.checkpoint_callbacks
