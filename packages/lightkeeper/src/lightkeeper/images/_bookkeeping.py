@@ -40,10 +40,10 @@ def classifier_callbacks(trainer: Trainer) -> list[Callback]:
 
 
 class DescribeCheckpoint(Callback):
-    """Adds to each checkpoint what it says of itself, and checks one that a run resumes from.
+    """Describes each checkpoint under ``about``, and checks one that a run resumes from.
 
-    Checks before Lightning and torch take its values over, if it comes before callbacks that do.
-    Besides, keeps the lengths of schedules, and logs short epochs.
+    It checks before Lightning and torch restore values, so it must precede callbacks that do. It
+    also keeps the lengths of schedules, and logs epochs that are shorter than Lightning's interval.
 
     Attributes:
         about: What the checkpoint that was loaded last says of itself.
@@ -53,7 +53,7 @@ class DescribeCheckpoint(Callback):
     def __init__(self) -> None:
         self.about: About = {}
         self.changes_of_data: list[str] = []
-        self._earlier: dict[str, object] = {}  # metrics, until there are newer ones
+        self._resumed_metrics: dict[str, object] = {}  # until there are newer ones
         self._left_out: dict[str, None] = {}
         self._length = ""
         self._states: Checkpoint = {}
@@ -63,7 +63,7 @@ class DescribeCheckpoint(Callback):
         require_class_names(getattr(pl_module, "class_names", []))
         convert_to_double(trainer, pl_module)
         if stage == "fit":
-            self._length = _decisive_for_length(trainer)
+            self._length = _length_options(trainer)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -77,7 +77,7 @@ class DescribeCheckpoint(Callback):
                 f" leave out {listed(self._left_out)}; load_from_checkpoint takes them from you"
             )
         metrics = measured(trainer, pl_module)
-        checkpoint[ABOUT] = plain(describe_run(trainer, pl_module, metrics | self._earlier))
+        checkpoint[ABOUT] = plain(describe_run(trainer, pl_module, metrics | self._resumed_metrics))
         if self.changes_of_data:
             checkpoint[ABOUT][_CHANGES] = self.changes_of_data
         checkpoint[_LENGTH] = self._length
@@ -111,7 +111,7 @@ class DescribeCheckpoint(Callback):
                     " other splits"
                 )
             metrics = self.about["metrics"]
-            self._earlier = {"val": metrics["val"]} if "val" in metrics else {}
+            self._resumed_metrics = {"val": metrics["val"]} if "val" in metrics else {}
         if checkpoint.get(_LENGTH) != self._length:
             for state in checkpoint.get("lr_schedulers", ()):
                 for name in length_attributes(state):
@@ -119,9 +119,9 @@ class DescribeCheckpoint(Callback):
         self._states = {key: checkpoint[key] for key in ("optimizer_states", "lr_schedulers")}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets the metrics of before."""
+        """Drops the metrics of the checkpoint that was resumed from: there are newer ones."""
         if not trainer.sanity_checking:
-            self._earlier = {}
+            self._resumed_metrics = {}
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuses to watch a metric that validation does not log, before an epoch is lost.
@@ -143,7 +143,7 @@ class DescribeCheckpoint(Callback):
                 raise UserError(
                     f"validation does not log {monitor}, but {listed(sorted(known))}; if something"
                     " logs it in whole validations alone, set num_sanity_val_steps to 0",
-                    _watching(part),
+                    _monitor_option(part),
                 )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -160,15 +160,18 @@ class DescribeCheckpoint(Callback):
         self._states = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Notes how many batches a share of them is, as Lightning rounds it down.
+        """Notes the batches of a fractional ``limit_train_batches``, which Lightning rounds down.
 
-        And notes loaders of one's own, by which images are cropped alike in each epoch.
+        Also notes the user's own loaders that do not tell a dataset the epoch: each image would be
+        cropped alike in each epoch.
         """
         share = trainer.limit_train_batches
         loader = trainer.train_dataloader
         if isinstance(share, float) and 0 < share < 1 and isinstance(loader, Sized):
-            of = f"{trainer.num_training_batches} of the {len(loader)} training batches"
-            rank_zero_only(note)(f"each epoch has {of}, a share of {share:g} rounded down")
+            rank_zero_only(note)(
+                f"each epoch has {trainer.num_training_batches} of the {len(loader)} training"
+                f" batches, a share of {share:g} rounded down"
+            )
         if any(map(_augments_alike, training_loaders(trainer))):
             rank_zero_only(note)(
                 "the order of this training set is your loader's, which does not tell it the epoch:"
@@ -197,7 +200,7 @@ class DescribeCheckpoint(Callback):
 
 
 def _augments_alike(loader: object) -> bool:
-    """Returns True if a dataset that draws by the epoch is not told it, as by torch's samplers."""
+    """Returns True if a loader does not tell its dataset the epoch, by which that crops images."""
     dataset = behind_batches(getattr(loader, "dataset", None))
     batches = getattr(loader, "batch_sampler", None)
     sampler = getattr(batches, "sampler", getattr(loader, "sampler", None))
@@ -206,8 +209,8 @@ def _augments_alike(loader: object) -> bool:
     return draws and not isinstance(sampler, TrainingSampler)
 
 
-def _decisive_for_length(trainer: Trainer) -> str:
-    """Returns the options, and the number of images, that a run's number of steps follows from."""
+def _length_options(trainer: Trainer) -> str:
+    """Returns what decides a run's number of steps, as text: options and the number of images."""
     data = getattr(trainer, "datamodule", None)
     limits: Any = trainer.limit_train_batches, trainer.overfit_batches  # type: ignore[attr-defined]
     batches = trainer.accumulate_grad_batches, dict(getattr(data, "hparams", {})).get("batch_size")
@@ -215,8 +218,8 @@ def _decisive_for_length(trainer: Trainer) -> str:
     return str([trainer.max_epochs, trainer.max_steps, *limits, *batches, images])
 
 
-def _watching(part: object) -> str:
-    """Returns the option that says what a callback or a schedule watches."""
+def _monitor_option(part: object) -> str:
+    """Returns the option that names the metric which a callback or a schedule monitors."""
     if isinstance(part, BestCheckpoint):
         return "monitor"
     is_callback = isinstance(part, Callback)
