@@ -220,20 +220,26 @@ def read_weights(source: str | Path) -> Weights:
 
 
 def _tensors_of(content: object, path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of a dict and of those in it; which to load, the network decides."""
+    """Returns the tensors of a dict and of the dicts in it, the latter with their keys in front.
+
+    If one dict alone has tensors, it gives the names. Which tensors to load, the network decides.
+    """
     parts = {"": content, **content} if isinstance(content, dict) else {}
     dicts = {
         key: {n: v for n, v in part.items() if isinstance(n, str) and isinstance(v, Tensor)}
         for key, part in parts.items()
         if isinstance(part, dict)
     }
-    *others, last = [key for key, tensors in dicts.items() if tensors] or [None]
-    if last is None:
+    dicts = {key: tensors for key, tensors in dicts.items() if tensors}
+    if not dicts:
         raise UserError(f"'{path}' must be or contain a dict of weights, got none")
-    if not others:
-        return dicts[last]
-    prefixes = {key: f"{key}." if key else "" for key in (*others, last)}
-    return {prefixes[key] + name: value for key in prefixes for name, value in dicts[key].items()}
+    if len(dicts) == 1:
+        return next(iter(dicts.values()))
+    return {
+        f"{key}.{name}" if key else name: value
+        for key, tensors in dicts.items()
+        for name, value in tensors.items()
+    }
 
 
 class DescribedCheckpointIO(AtomicCheckpointIO):
