@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightkeeper.images._checkpoints import better_direction
+from lightkeeper.images._checkpoints import default_mode
 from sklearn import metrics as sklearn
 from torch.nn import functional as F
 from torchmetrics.classification import (
@@ -218,8 +218,8 @@ def test_the_loss_is_the_mean_in_double_precision_however_large_unless_one_is_no
 
 def test_added_metrics_measure_the_same_images_and_are_not_merged_by_what_the_first_batch_shows():
     model = model_of(3, Added)
-    assert better_direction(model, "val/top1") == "max"
-    assert better_direction(model, "val/loss") == "min"
+    assert default_mode(model, "val/top1") == "max"
+    assert default_mode(model, "val/loss") == "min"
     logits = torch.tensor([[3.0, 2.0, 1.0]]).expand(2, 3)
     for labels in map(torch.tensor, ([0, 0], [1, 2], [-1, 0], [-1, -1])):
         model.measure("val", logits, labels, torch.zeros(2))

@@ -29,8 +29,8 @@ from ..images._checkpoint import (
 )
 from ..images._checkpoints import (
     BestCheckpoint,
-    better_direction,
     change_of_data,
+    default_mode,
 )
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
@@ -184,7 +184,7 @@ class FitCommand(Command):
                 callbacks.append(options[name] if isinstance(options[name], Callback) else cls())
         if options.best_checkpoint:
             monitor = self.config.monitor
-            mode = self.config.mode or better_direction(self.model, monitor)
+            mode = self.config.mode or default_mode(self.model, monitor)
             if mode is None:
                 raise UserError(
                     f"--monitor {monitor} is no metric of the model's with a known direction; check"

@@ -55,7 +55,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().__init__(folder, "best", monitor=monitor, mode=mode, enable_version_counter=False)
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
-        """Returns whether a score is the best, and remembers its loss."""
+        """Returns True if a score is the best so far, and remembers its loss."""
         is_better = super().check_monitor_top_k(trainer, current)
         loss = float(trainer.callback_metrics.get("val/loss", -math.inf))
         if not is_better:
@@ -98,7 +98,7 @@ def best_checkpoint(trainer: Trainer) -> BestCheckpoint | None:
 
 
 def change_of_data(about: About, data: object) -> str:
-    """Says how data differs from that of a checkpoint; nothing if it does not, or is not ours."""
+    """Describes how data differs from a checkpoint's; empty if it does not, or is not ours."""
     digests = _facts(data, "digests")  # which loads it
     sizes = _facts(data, "split_sizes")
     if (before := about.get("images", sizes)) != sizes:
@@ -119,7 +119,7 @@ def note_change(about: About, data: object) -> bool:
 
 
 def _facts(data: object, name: str) -> dict[str, object]:
-    """Returns what a data module says of each split; nothing without one of ours."""
+    """Calls a data module's method, such as ``digests``; {} for a module that lacks it."""
     return dict(getattr(data, name, dict)())
 
 
@@ -138,14 +138,14 @@ def measured(trainer: Trainer, model: object) -> dict[str, dict[str, object]]:
     return logged
 
 
-def better_direction(model: object, monitor: str) -> str | None:
-    """Returns whether ``min`` or ``max`` is best of a metric of validation; None if unknown."""
+def default_mode(model: object, monitor: str) -> str | None:
+    """Returns the ``mode`` of a validation metric, ``min`` or ``max``; None if it is unknown."""
     name = monitor.removeprefix("val/").partition("/dataloader_idx_")[0]
     if name == "loss":
         return "min"
     metrics: Mapping[str, Metric] = getattr(model, "val_metrics", {})
-    is_higher = metrics[name].higher_is_better if name in metrics else None
-    return {True: "max", False: "min", None: None}[is_higher]
+    higher_is_better = metrics[name].higher_is_better if name in metrics else None
+    return {True: "max", False: "min", None: None}[higher_is_better]
 
 
 def describe_run(trainer: Trainer, model: Any, metrics: Mapping[str, object]) -> About:
