@@ -30,7 +30,7 @@ from ._splits import SPLITS, grouped_split
 _LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
 
 Source = Callable[[], Sized] | Dataset[Any] | Callable[..., object]
-"""A dataset, or what returns one. A parser takes any class with a length for the first."""
+"""A dataset, or a callable that returns one; ``Sized`` lets a parser accept any such class."""
 
 
 class MapDatasetModule(ResizedDataModule):
@@ -64,7 +64,7 @@ class MapDatasetModule(ResizedDataModule):
 
     @property
     def class_names(self) -> list[str]:
-        """Those that were given, or the dataset's own; each is a name of its own."""
+        """The names that were given, or else the dataset's; no two are equal."""
         names = self._class_names or class_names_of(self.datasets["train"])
         if not names:
             raise UserError("the dataset has no list of classes; give their names", "class_names")
@@ -85,7 +85,7 @@ class MapDatasetModule(ResizedDataModule):
             differs = hasattr(dataset, "classes") and class_names_of(dataset) != expected
             if differs and self._class_names is None:
                 raise UserError("needs the classes of train, in the same order", split)
-        # for what a checkpoint says of itself; nothing is made of it
+        # a checkpoint records the classes' names, but builds nothing by them
         named = self._sources.keys() & {*self.not_remembered}
         self.hparams.update({split: type(datasets[split]).__qualname__ for split in named})
         return datasets
@@ -102,8 +102,8 @@ class MapDatasetModule(ResizedDataModule):
     def positions(self) -> dict[str, list[int]]:
         """The samples of each split, as positions in their dataset.
 
-        They are cut by the hashes of the samples' names, class by class where labels can be had
-        without loading images.
+        Splits that have no dataset are cut from ``train`` by hashes of the samples' names, class by
+        class if its labels are known without loading images.
         """
         positions = {split: [*range(len(dataset))] for split, dataset in self.datasets.items()}
         fractions = {
@@ -111,9 +111,9 @@ class MapDatasetModule(ResizedDataModule):
         }
         labels = self._classes_of_samples()
         names = [*map(self.sample_name, positions["train"])]
-        split_of = grouped_split(labels, names, fractions, self.split_seed)
+        split_of = grouped_split(labels, names, fractions, self.split_seed)  # by position
         positions |= {
-            split: [place for place, its in enumerate(split_of) if its == split]
+            split: [position for position, name in enumerate(split_of) if name == split]
             for split in ("train", *fractions)
         }
         return {split: positions[split] for split in SPLITS}
@@ -294,7 +294,7 @@ def pixels_of(image: object) -> Tensor:
 
 
 def labels_of(dataset: object) -> Tensor | None:
-    """The labels of a dataset, int64 (N,); None where they cannot be had without loading images."""
+    """Returns a dataset's labels, int64 (N,); None if that would need to load images."""
     if isinstance(dataset, Subset):
         labels = labels_of(dataset.dataset)
         return None if labels is None else labels[torch.tensor(dataset.indices, dtype=torch.int64)]
