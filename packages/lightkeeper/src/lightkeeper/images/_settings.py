@@ -30,10 +30,10 @@ _LIBRARIES = {
 }
 _REFUSALS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 _PLAIN = (bool, int, float, str, NoneType)
-_NAMING = (str, list, tuple, set, dict)  # what a parser might import something by
+_IMPORTABLE = (str, list, tuple, set, dict)  # values by which a parser might import something
 _CONTAINERS = (list, dict, tuple, set, Sequence, Mapping, Union, UnionType)
 _INERT = (*_PLAIN, list, dict, tuple, set, Sequence, Mapping, Any, object, ...)
-_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_KEYWORDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _LARGEST_ARGUMENT = 2**20
 """The largest depth, width or size; above it, even lists of a constructor's take long."""
 _ROOM = 10**7
@@ -46,26 +46,26 @@ _allowed: set[str] = set()
 
 
 def imported_class(name: str, base: type) -> type | None:
-    """Finds a subclass by its name among those imported; of a module, the one defined last.
+    """Finds an imported subclass of ``base`` by its name, with or without its module in front.
 
-    Of several modules, that is of the one which is named in front, or which the user has named, or
-    the class that derives from all others.
+    Prefers the module in front, then modules that the user has named. Of several classes that are
+    left, the one defined last is found, if they are of one module or it derives from all others.
 
     Raises:
-        UserError: That decides nothing.
+        UserError: Several modules have unrelated classes of that name.
     """
     module, _, wanted = name.rpartition(".")
-    named = [cls for cls in subclasses(base)[1:] if cls.__name__ == wanted]
-    found = [cls for cls in named if cls.__module__ == module] or named
-    found = [cls for cls in found if _is_allowed(cls.__module__)] or found
+    classes = [cls for cls in subclasses(base)[1:] if cls.__name__ == wanted]
+    classes = [cls for cls in classes if cls.__module__ == module] or classes
+    classes = [cls for cls in classes if _is_allowed(cls.__module__)] or classes
     # a program's own module may have another name, too
-    modules = {cls.__module__ for cls in found} - {"__main__", "__mp_main__"}
-    if len(modules) > 1 and not all(issubclass(found[-1], other) for other in found):
+    modules = {cls.__module__ for cls in classes} - {"__main__", "__mp_main__"}
+    if len(modules) > 1 and not all(issubclass(classes[-1], other) for other in classes):
         raise UserError(
             f"the checkpoint's class {printable(wanted)} is in {listed(sorted(modules))}; import one"
             " of these alone"
         )
-    return found[-1] if found else None
+    return classes[-1] if classes else None
 
 
 def subclasses(base: type) -> list[type]:
@@ -93,7 +93,7 @@ def plain_options(options: Mapping[str, object], owner: type) -> dict[str, Any]:
                 with inside(name):
                     require_fit(value, parameter.annotation)
             kept[name] = value
-        elif not isinstance(value, _NAMING):
+        elif not isinstance(value, _IMPORTABLE):
             kept[name] = value
     return kept
 
@@ -103,7 +103,7 @@ def require_arguments(owner: type, options: Mapping[str, object]) -> None:
     needed = [
         x.name
         for x in signature(owner).parameters.values()
-        if x.default is Parameter.empty and x.kind in _NAMED
+        if x.default is Parameter.empty and x.kind in _KEYWORDS
     ]
     if missing := [name for name in needed if name not in options]:
         raise UserError(
@@ -128,7 +128,7 @@ def parameters_of(owner: type) -> dict[str, Parameter]:
     for constructor in [vars(cls)["__init__"] for cls in owner.__mro__ if "__init__" in vars(cls)]:
         hints = get_type_hints(constructor)
         parameters = [*signature(constructor).parameters.values()][1:]  # without self
-        named = [parameter for parameter in parameters if parameter.kind in _NAMED]
+        named = [parameter for parameter in parameters if parameter.kind in _KEYWORDS]
         known = {x.name: x.replace(annotation=hints.get(x.name, Any)) for x in named} | known
         if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
             break
@@ -141,7 +141,7 @@ def _is_default(value: object, parameter: Parameter) -> bool:
 
 
 def _is_inert(annotation: object) -> bool:
-    """Returns True if a parser takes a text for such a parameter as nothing but a text."""
+    """Returns True if a parser takes text for such a parameter as text, and imports nothing."""
     if is_typeddict(annotation):
         return all(_is_inert(part) for part in get_type_hints(annotation).values())
     if get_origin(annotation) in _CONTAINERS:
