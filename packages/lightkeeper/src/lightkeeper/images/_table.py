@@ -28,8 +28,8 @@ _PATHS = (
 )
 _OF_VALIDATION = ("valid", "isvalid")
 _SPLIT_COLUMNS = ("split", *_OF_VALIDATION)
-_IS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
-_SPLIT_OF = SPLIT_OF | {cell: "val" if is_true else "train" for cell, is_true in _IS.items()}
+_FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+_SPLIT_OF_FLAG = SPLIT_OF | {cell: "val" if flag else "train" for cell, flag in _FLAGS.items()}
 
 
 class Table:
@@ -75,10 +75,11 @@ class Table:
         """Finds the files of each class and split."""
         sheets = {split: read_sheet(file) for split, file in self.files.items()}
         first = next(iter(sheets.values()))
-        path = self._path_column(first)
-        split_column = self._split_column(first, path)
-        splits = _SPLIT_OF if key_of(split_column) in _OF_VALIDATION else SPLIT_OF
-        others = [name for name in first.columns if name not in (path, split_column, self.group)]
+        path_column = self._path_column(first)
+        split_column = self._split_column(first, path_column)
+        splits = _SPLIT_OF_FLAG if key_of(split_column) in _OF_VALIDATION else SPLIT_OF
+        used = (path_column, split_column, self.group)
+        others = [name for name in first.columns if name not in used]
         labels = [] if self.label_from else self._label_columns(first, others)
         unused = [name for name in others if name not in labels]
         folders = {self.root, *(file.parent for file in self.files.values())}
@@ -104,7 +105,7 @@ class Table:
             if split:
                 notes.append(f"{split} from {os.path.relpath(sheet.file, self.root)}")
             for line in sheet.rows:
-                file = self._file_of(sheet, line, path, labels, split_column, splits, names)
+                file = self._file_of(sheet, line, path_column, labels, split_column, splits, names)
                 if file.path in lines:
                     raise sheet.error(f"'{file.path}' is in line {lines[file.path]}, too", line)
                 lines[file.path] = line
@@ -144,7 +145,7 @@ class Table:
             raise sheet.error("it has no column of classes", option="file")
         likely = likely_labels(others)
         cells = {row[other].lower() for other in likely for row in sheet.rows.values()}
-        if name is None and len(likely) == len(others) > 1 and cells <= _IS.keys():
+        if name is None and len(likely) == len(others) > 1 and cells <= _FLAGS.keys():
             return others
         return [sheet.choose("label_column", name, likely)]
 
@@ -163,8 +164,8 @@ class Table:
         cell = row.get(split_column, "")
         split = splits.get(cell.lower(), "")
         if split_column and not split:
-            advice = "; of 0 and 1, call it is_valid: 1 is for val" if cell.lower() in _IS else ""
-            raise sheet.error(f"the split must be train, val or test, got '{cell}'{advice}", line)
+            hint = "; of 0 and 1, call it is_valid: 1 is for val" if cell.lower() in _FLAGS else ""
+            raise sheet.error(f"the split must be train, val or test, got '{cell}'{hint}", line)
         path = self._find(path_column, sheet, line)
         is_inside = not os.path.isabs(path)
         searched = path if is_inside else os.path.relpath(path, self.root)
@@ -303,7 +304,7 @@ def _label_of(sheet: Sheet, line: int, columns: Sequence[str]) -> str:
     cells = {name: sheet.rows[line].get(name, "") for name in columns}
     if len(cells) == 1:
         return cells[columns[0]]
-    ones = [name for name, cell in cells.items() if _IS.get(cell.lower())]
+    ones = [name for name, cell in cells.items() if _FLAGS.get(cell.lower())]
     if len(ones) != 1:
         raise sheet.error(
             f"it has {len(ones)} ones in the {_columns(columns)}; where images have several classes"
