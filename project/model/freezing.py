@@ -78,7 +78,7 @@ def blocks(network: nn.Module) -> list[list[str]]:
 
 
 def _parts(module: nn.Module, prefix: str, half: float) -> Iterator[tuple[list[str], bool]]:
-    """Yields each part's parameters, and whether it is more than normalisation or lone vectors."""
+    """Yields the names of each part's parameters, and True if one of them is no vector."""
     yield [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)], False
     for name, child in module.named_children():
         path = f"{prefix}{name}"
@@ -97,11 +97,11 @@ def _parameter_count(module: nn.Module) -> int:
 
 
 def _block_index(all_blocks: list[list[str]], module: str) -> int | None:
-    """Returns the index of the first block that has a parameter of this module."""
-    for index, names in enumerate(all_blocks):
-        if any(f"{name}.".startswith(f"{module}.") for name in names):
-            return index
-    return None
+    """Returns the index of the first block with a parameter of a module; None without any."""
+    has_parameter = (
+        any(f"{name}.".startswith(f"{module}.") for name in names) for names in all_blocks
+    )
+    return next((index for index, has in enumerate(has_parameter) if has), None)
 
 
 def block_name(all_blocks: list[list[str]], index: int) -> str:
