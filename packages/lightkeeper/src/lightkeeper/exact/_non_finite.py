@@ -27,8 +27,11 @@ def require_finite(
 
 
 def _not_finite(weights: Mapping[str, object]) -> list[str]:
-    tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
-    return [name for name, value in tensors.items() if not value.isfinite().all()]
+    return [
+        name
+        for name, value in weights.items()
+        if isinstance(value, Tensor) and not value.isfinite().all()
+    ]
 
 
 class StopOnNonFinite(Callback):
