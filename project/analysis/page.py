@@ -148,17 +148,16 @@ def _single_label_sections(
 ) -> dict[str, object]:
     """Returns intervals, the most confused pairs and, for two classes, ranking curves."""
     names = model.class_names
-    labels = test.labels
     known = test.known
     confused = []
     for (true, predicted), count in confused_pairs(test).most_common(_MOST_PAIRS):
-        rows = ((labels == true) & (test.predicted == predicted)).nonzero().flatten()
+        rows = ((test.labels == true) & (test.predicted == predicted)).nonzero().flatten()
         surest = rows[test.confidence[rows].argsort(descending=True)][:4].tolist()
         confused.append(
             {
                 "true": names[true],
                 "predicted": names[predicted],
-                "interval": interval_in_words(count, int((labels == true).sum())),
+                "interval": interval_in_words(count, int((test.labels == true).sum())),
                 "images": _describe_images(model, test, surest),
             }
         )
@@ -169,11 +168,12 @@ def _single_label_sections(
         del intervals["f1"]  # it is of another metric of this name
     sections: dict[str, object] = {"pairs": confused, "intervals": intervals}
     if len(names) == 2:
-        of_positive = test.probabilities[known, positive], (labels[known] == positive).long()
+        is_positive = (test.labels[known] == positive).long()
         threshold = (model.thresholds or {}).get(names[positive], 0.5)
-        figures = ranking_figures(*of_positive, threshold)
+        shares = test.probabilities[known, positive]
+        figures = ranking_figures(shares, is_positive, threshold)
         sections |= {
-            "auroc": float(binary_auroc(*of_positive)),
+            "auroc": float(binary_auroc(shares, is_positive)),
             "ranking": [_png_url(figure) for figure in figures],
             "positive": names[positive],
         }
