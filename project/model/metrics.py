@@ -33,8 +33,9 @@ class SetMetrics(MetricCollection):
     """
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
-        own = {name: copy.deepcopy(metric) for name, metric in metrics.items()}
-        super().__init__({**own}, compute_groups=False)
+        super().__init__(
+            {name: copy.deepcopy(metric) for name, metric in metrics.items()}, compute_groups=False
+        )
         self._loader = 0
         self._earlier: Results = {}
         self._is_empty = True
