@@ -8,7 +8,7 @@ from ._folder import RunFolder
 
 _KEPT = ("model", "monitor", "mode")
 _NOTED = ("data", "seed_everything", "trainer", "callbacks")
-_MAY_CHANGE = (  # the numbers depend on none of these, or a note of its own has it
+_MAY_CHANGE = (  # no result depends on these, or another note says so
     "model.compile",
     *("data.num_workers", "data.prefetch_factor", "data.device_cache"),
     *("trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
@@ -64,10 +64,10 @@ def changed_options(
         change = f"--{name} is {value}, not {earlier[name]}"
         other = change_of_data() if name in _OF_SOURCE else ""
         if other or name.startswith(_KEPT) or name in _FIXED:
+            data = f", and with it the data, {other}" if other else ""
             raise UserError(
-                f"{change}{other and f', and with it the data, {other}'}, which cannot change when"
-                f" the run '{run.path}' resumes; to change it, start another: --model.weights"
-                f" {run.last} --name another"
+                f"{change}{data}, which cannot change when the run '{run.path}' resumes; to change"
+                f" it, start another: --model.weights {run.last} --name another"
             )
         changes.append(change)
     return changes
@@ -80,8 +80,7 @@ def _by_callback(options: Mapping[str, Any]) -> dict[str, object]:
     for spec in options.get(_CALLBACKS) or []:
         cls = spec["class_path"].rpartition(".")[-1]
         classes.append(cls)
-        count = classes.count(cls)
-        label = cls if count == 1 else f"{cls} {count}"
+        label = f"{cls} {count}" if (count := classes.count(cls)) > 1 else cls
         for option, value in (spec.get("init_args") or {}).items():
             named[f"{_CALLBACKS}.{label}.{option}"] = value
     named[_CALLBACKS] = f"[{', '.join(classes)}]"
