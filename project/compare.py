@@ -63,9 +63,10 @@ def main(options: Namespace) -> None:
     text = "\n".join(comparison.formatted(part, options.format) for part in tables if part.size)
     print(escaped(text))
     if options.output is not None:
+        file = io.BytesIO()
         try:
             figure = comparison.comparison_figure(metrics, groups)
-            figure.savefig(file := io.BytesIO(), format=Path(options.output).suffix[1:])
+            figure.savefig(file, format=Path(options.output).suffix[1:])
         except ValueError as error:  # of a format that is not known
             raise UserError(str(error), "--output") from error
         write_whole(Path(options.output), file.getvalue())

@@ -60,8 +60,11 @@ class OnnxNetwork(nn.Module):
     def costs(self) -> dict[str, float]:
         """Returns the size of the file in MB, and the latency of an image in ms."""
         middle, slow = np.percentile(np.multiply(1000, self.seconds), [50, 95]).tolist()
-        size = self.path.stat().st_size / 1e6
-        return {"megabytes": size, "latency_ms_p50": middle, "latency_ms_p95": slow}
+        return {
+            "megabytes": self.path.stat().st_size / 1e6,
+            "latency_ms_p50": middle,
+            "latency_ms_p95": slow,
+        }
 
 
 def describe_file(path: str) -> dict[str, Any]:

@@ -100,9 +100,8 @@ class CommandLine:
 
     @property
     def names(self) -> set[str]:
-        """Returns the names of all options that are given."""
-        flags = [name for name, _ in self._values]
-        return {*flags, *(name for config in self.configs for name in config)}
+        """The full names of all options that are given, by flags and by configs."""
+        return {name for name, _ in self._values}.union(*self.configs)
 
     def _require_callbacks(self) -> None:
         """Refuses names of no callback, for which jsonargparse lists all that it has tried."""
@@ -143,9 +142,10 @@ class CommandLine:
 
 def whole_words(args: Iterable[str], switches: Container[str]) -> list[str]:
     """Joins each option and its value to one word; no option takes several values."""
-    require_values(given := [*args])
+    args = list(args)
+    require_values(args)
     words = list[str]()
-    for word in given:
+    for word in args:
         waits = words and words[-1] not in switches and _WAITS.fullmatch(words[-1])
         if waits and not word.startswith("--"):
             words[-1] += f"={word}"

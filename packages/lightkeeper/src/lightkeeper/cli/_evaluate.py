@@ -158,12 +158,11 @@ class EvaluateCommand(Command):
         evaluate(self.model, datamodule=self.datamodule, verbose=False)
         if not self.trainer.is_global_zero:
             return
-        data = type(self.datamodule)
         metrics = {
             "checkpoint": checkpoint,
             "step": self.about["step"],
             "data": {
-                "class_path": data.__name__,
+                "class_path": type(self.datamodule).__name__,
                 "init_args": remembered(self.datamodule.hparams)[0],
             },
             "split": split,

@@ -264,7 +264,8 @@ def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[st
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
         text = file.read()
     is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
-    csv.writer(first := io.StringIO(newline=""), lineterminator="\n").writerow(header)
+    first = io.StringIO(newline="")
+    csv.writer(first, lineterminator="\n").writerow(header)
     begin = first.getvalue()
     is_ours = begin.startswith(text[: len(begin)])
     try:
