@@ -206,8 +206,7 @@ class EvaluateCommand(Command):
         is_other = any(name.startswith(("data", "split")) for name in self.given)
         if not (is_other or note_change(self.about, self.datamodule)):
             return
-        was_seen = was_trained_on(self.about, self.datamodule, split)
-        if was_seen:
+        if was_seen := was_trained_on(self.about, self.datamodule, split):
             cut = cut_of_training(self.about, self.datamodule) if split != "all" else {}
             options = listed(f"--data.{name} {value}" for name, value in cut.items())
             advice = f", or cut these as in training, with {options}" if cut else ""

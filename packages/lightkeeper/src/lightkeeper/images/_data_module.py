@@ -263,8 +263,12 @@ class ImageDataModule(LightningDataModule, ABC):
             batch_size,
             f"a multiple of {world_size}, the number of devices, such as {divisible}",
         )
-        wanted = f"at most the batch_size, {batch_size}"
-        require(self.repeats <= batch_size, "repeats", self.repeats, wanted)
+        require(
+            self.repeats <= batch_size,
+            "repeats",
+            self.repeats,
+            f"at most the batch_size, {batch_size}",
+        )
         for split in ("val", "test"):  # Lightning asks for the test's loader after training
             _require_shares(split, sizes.get(split, world_size), world_size)
 

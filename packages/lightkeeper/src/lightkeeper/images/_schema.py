@@ -26,17 +26,26 @@ _DTYPES = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool),
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 }
-_KINDS: dict[object, tuple[str, str, tuple[type, ...]]] = {
-    bool: ("true or false", "true or false", (bool,)),
-    int: ("a whole number", "whole numbers", (int,)),
-    float: ("a number", "numbers", (int, float)),
-    str: ("text", "text", (str,)),
-    NoneType: ("nothing", "nothing", (NoneType,)),
-    Tensor: ("a tensor", "tensors", (Tensor,)),
-    **dict.fromkeys([list, tuple, set, Sequence], ("a list", "lists", (list, tuple, set))),
-    **dict.fromkeys([dict, Mapping], ("a dict", "dicts", (dict,))),
+
+
+class _Kind(NamedTuple):
+    """Words for one and for several values of an annotation, and their classes."""
+
+    singular: str
+    plural: str
+    classes: tuple[type, ...]
+
+
+_KINDS: dict[object, _Kind] = {
+    bool: _Kind("true or false", "true or false", (bool,)),
+    int: _Kind("a whole number", "whole numbers", (int,)),
+    float: _Kind("a number", "numbers", (int, float)),
+    str: _Kind("text", "text", (str,)),
+    NoneType: _Kind("nothing", "nothing", (NoneType,)),
+    Tensor: _Kind("a tensor", "tensors", (Tensor,)),
+    **dict.fromkeys([list, tuple, set, Sequence], _Kind("a list", "lists", (list, tuple, set))),
+    **dict.fromkeys([dict, Mapping], _Kind("a dict", "dicts", (dict,))),
 }
-"""Words for one and for several values of an annotation, and their classes."""
 
 
 class Rule(NamedTuple):
@@ -49,8 +58,8 @@ class Rule(NamedTuple):
 def require_fit(value: object, annotation: object) -> None:
     """Requires a value of the type that an annotation names, such as a TypedDict.
 
-    Lists and tuples are alike, and whole numbers fit ``float``. Annotations with classes that no
-    plain value is of require nothing.
+    Lists and tuples are alike, and whole numbers fit ``float``. Annotations of other classes than
+    those of plain values require nothing.
 
     Raises:
         MisfitError: The value is of another type.
@@ -98,7 +107,7 @@ def _require_fields(value: dict[object, object], fields: Any) -> None:
 def _require_items(value: dict[object, object], kinds: tuple[object, ...]) -> None:
     for key, part in value.items():
         if not _is_kind(key, kinds[0], ()):
-            raise MisfitError(f"must have {_KINDS[kinds[0]][1]} as its keys, got {_brief(key)}")
+            raise MisfitError(f"must have {_KINDS[kinds[0]].plural} as its keys, got {_brief(key)}")
         with inside(key):
             require_fit(part, kinds[1])
 
@@ -112,7 +121,7 @@ def _is_kind(value: object, origin: object, arguments: tuple[object, ...]) -> bo
     if isinstance(value, bool) and origin in (int, float):
         return False
     if origin in _KINDS:
-        return isinstance(value, _KINDS[origin][2])
+        return isinstance(value, _KINDS[origin].classes)
     for kind in (int, float):
         if isinstance(origin, type) and issubclass(origin, kind):  # as PositiveInt of jsonargparse
             return _is_kind(value, kind, ()) and _is_accepted(value, origin)
@@ -138,7 +147,7 @@ def in_words(annotation: object) -> str:
         return listed(map(in_words, arguments), word="or")
     if origin in _KINDS:
         kind = get_origin(arguments[0]) or arguments[0] if len(arguments) == 1 else None
-        return _KINDS[origin][0] + (f" of {_KINDS[kind][1]}" if kind in _KINDS else "")
+        return _KINDS[origin].singular + (f" of {_KINDS[kind].plural}" if kind in _KINDS else "")
     return "a dict" if is_typeddict(origin) else f"a {getattr(origin, '__name__', origin)}"
 
 
@@ -148,7 +157,9 @@ def _brief(value: object) -> str:
         return f"a tensor of {value.dtype} and the shape {tuple(value.shape)}"
     if isinstance(value, str | int | float):
         return printable(repr(value[:40] if isinstance(value, str) else value))[:60]
-    return next((one for one, _, kinds in _KINDS.values() if isinstance(value, kinds)), "it")
+    return next(
+        (kind.singular for kind in _KINDS.values() if isinstance(value, kind.classes)), "it"
+    )
 
 
 def require_like(value: object, example: object) -> None:
@@ -167,8 +178,8 @@ def require_like(value: object, example: object) -> None:
                 require_like(part, like)
     elif isinstance(example, Tensor):
         if not is_sound(value) or value.shape != example.shape:
-            wanted = f"a tensor of the shape {tuple(example.shape)}"
-            raise MisfitError(f"must be {wanted}, got {_brief(value)}")
+            shape = tuple(example.shape)
+            raise MisfitError(f"must be a tensor of the shape {shape}, got {_brief(value)}")
     elif isinstance(example, str | bool):
         require_fit(value, str if isinstance(example, str) else bool | None)
     elif example is not None or not (is_sound(value) and value.numel() == 1):
