@@ -257,7 +257,7 @@ extra -> unrecognized arguments: extra
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best -> would write best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.filename=best --trainer.callbacks.dirpath=runs/x/checkpoints --name=x -> best.ckpt
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_last=true -> would write last.ckpt
---trainer.callbacks+=OnExceptionCheckpoint --trainer.callbacks.dirpath=x -> could not resume; it would go on from within
+--trainer.callbacks+=OnExceptionCheckpoint --trainer.callbacks.dirpath=x -> could not resume; it would resume within
 --trainer.callbacks+=SpikeDetection -> could not resume; it cannot load what it has saved
 --callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes: must be above 0, got 0.0
 --data.std=[1] -> --data.std: must be 3 numbers

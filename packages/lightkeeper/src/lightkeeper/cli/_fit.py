@@ -256,7 +256,7 @@ class FitCommand(Command):
         devices = f"{self.trainer.world_size} x {self.trainer.strategy.root_device.type}"
         self.note(f"training {network} on {devices}: {self.run.path}")
         if self.run.best.exists():
-            self.note(f"there is no last.ckpt to go on from: '{self.run.best}' will be replaced")
+            self.note(f"there is no last.ckpt to resume: '{self.run.best}' will be replaced")
         begin_anew(self.trainer)
         log_settings(self.trainer, self._saved_config)
 

@@ -40,10 +40,10 @@ _NOT_RESUMABLE: dict[type, str] = {
         " weights"
     ),
     ModelPruning: "prune the weights of the finished run with torch.nn.utils.prune",
-    OnExceptionCheckpoint: "it would go on from within a step; last.ckpt is saved every few minutes",
+    OnExceptionCheckpoint: "it would resume within a step; last.ckpt is saved every few minutes",
     SpikeDetection: "it cannot load what it has saved",
 }
-"""Callbacks that continue a run otherwise than it would have gone on, and what to use instead."""
+"""Callbacks with which a run does not resume exactly, and what to use instead."""
 
 
 class ExactTrainer(Trainer):
@@ -118,8 +118,10 @@ class ExactTrainer(Trainer):
                 "devices",
             )
         if not isinstance(self.strategy, SingleDeviceStrategy | DDPStrategy):
-            name = type(self.strategy).__name__
-            raise UserError(f"{name} does not keep all weights on each device; use ddp", "strategy")
+            raise UserError(
+                f"{type(self.strategy).__name__} does not keep all weights on each device; use ddp",
+                "strategy",
+            )
         launcher = self.strategy.launcher
         if launcher is not None and not hasattr(launcher, "cluster_environment"):
             raise UserError(

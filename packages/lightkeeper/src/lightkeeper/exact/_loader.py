@@ -110,7 +110,7 @@ class EvaluationSampler(DistributedSampler[int], SequentialSampler):
 
 
 class _OrderedSampler(EvaluationSampler):
-    """Where its loader is one of training, goes on where training stands, in the same order."""
+    """An evaluation sampler that resumes within an epoch if its loader is trained on."""
 
     def __init__(self, training: TrainingSampler, trains: Callable[[], bool]) -> None:
         super().__init__(torch.arange(training.size), training.num_replicas, 0)
@@ -151,7 +151,7 @@ class ExactDataLoader(LazyDataLoader):
     it begins a resumed epoch anew, and evaluates some samples twice. Here
 
     * the k-th batch of an epoch has the same samples on any number of devices and workers, and a
-      resumed run goes on with the next batch;
+      resumed run continues with the next batch;
     * a dataset that draws random numbers, from Python, NumPy, torch or a generator that it holds,
       draws them by (seed, epoch, index), and a training step by (seed, epoch, batch, rank);
     * an evaluation serves each sample once; its last batches may be smaller on some processes.

@@ -1,4 +1,4 @@
-"""Loggers that go on where a checkpoint was saved, and loggers' states in checkpoints."""
+"""Loggers that resume from a checkpoint, and their states in it."""
 
 import csv
 import io
@@ -25,13 +25,13 @@ _EVENT_FILES = "events.out.tfevents.*"
 
 @runtime_checkable
 class ResumingLogger(Protocol):
-    """A logger that takes back what it has logged after a checkpoint; it will be logged again."""
+    """A logger that can drop what it logged after a checkpoint, as a resumed run logs it again."""
 
     def state_dict(self) -> State:
         """Returns where the logger stands, after it has written all that it was given."""
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Goes back to a state; to an empty one where a run begins anew."""
+        """Restores a state; an empty one if a run begins anew."""
 
 
 def save_loggers(trainer: Trainer) -> dict[str, State]:
@@ -47,7 +47,7 @@ def load_loggers(trainer: Trainer, states: Mapping[str, State]) -> None:
 
 
 def begin_anew(trainer: Trainer) -> None:
-    """Takes back what an earlier run has logged in the same folder, which nothing resumes."""
+    """Drops what an earlier run has logged in the same folder, as this run does not resume it."""
     for logger in _resuming(trainer).values():
         logger.load_state_dict({})
 
