@@ -28,7 +28,7 @@ from ..images._predictions import QUIET
 from ..images._preprocessing import Preprocessing, bands_of
 from ..images._progress import progress_bar
 from ..images._quiet import quiet_libraries
-from ..images._scan import image_paths, listed_paths, spelt
+from ..images._scan import image_paths, listed_paths, to_nfc
 from ._folder import take_lock
 from ._trainer import ExactTrainer
 
@@ -83,12 +83,12 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     header = ["path", *columns(torch.zeros(len(model.class_names))), "error"]
     earlier = resume_rows(output, header) if options.resume and os.path.exists(output) else []
     done = {row[0]: row for row in earlier}
-    ours = [path for path in paths if spelt(path) in done]  # other rows may be others', too
+    ours = [path for path in paths if to_nfc(path) in done]  # other rows may be others', too
     # the least sure one, whose label other options may leave out, and the newest
-    least = sorted(ours, key=lambda path: done[spelt(path)][_CONFIDENCE] or "1")[:1]
+    least = sorted(ours, key=lambda path: done[to_nfc(path)][_CONFIDENCE] or "1")[:1]
     again = [*dict.fromkeys([*least, *ours[-_COMPARED:]])]
-    writer.earlier = {spelt(path): done[spelt(path)] for path in again}
-    files.paths = [*again, *(path for path in paths if spelt(path) not in done)]
+    writer.earlier = {to_nfc(path): done[to_nfc(path)] for path in again}
+    files.paths = [*again, *(path for path in paths if to_nfc(path) not in done)]
     writer.unreadable = sum(row[-1] != "" for row in earlier)
     # unlike print, a descriptor tells of a closed pipe
     target = output or sys.stdout.fileno()
@@ -233,7 +233,7 @@ class RowWriter(Callback):
         for place in fields[0].argsort().tolist():
             index, label, probabilities, *vector = (field[place] for field in fields)
             if index < len(paths):
-                row: dict[str, object] = {"path": spelt(paths[index])}
+                row: dict[str, object] = {"path": to_nfc(paths[index])}
                 if label < 0:
                     row["error"] = why_unreadable(paths[index], pl_module.preprocessing)
                 else:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from ..exact._errors import UserError, listed, printable
-from ._scan import spelt
+from ._scan import to_nfc
 from ._sheet import Sheet, decoded
 
 _DIGITS = r"\d{1,18}"
@@ -38,7 +38,7 @@ def require_class_names(names: Iterable[str]) -> list[str]:
 def _require_different(names: Mapping[int, str], what: str) -> None:
     labels = defaultdict[str, list[int]](list)
     for label, name in names.items():
-        labels[spelt(name)].append(label)
+        labels[to_nfc(name)].append(label)
     for name, same in labels.items():
         if len(same) > 1:
             raise UserError(
@@ -98,7 +98,7 @@ def names_of_numbers(
     source = os.path.basename(source)
     _require_different({n: by_number[n] for n in numbers}, f"by {source}, the labels")
     return f"their names from {source}", {
-        label: spelt(by_number[number]) for label, number in number_of.items()
+        label: to_nfc(by_number[number]) for label, number in number_of.items()
     }
 
 
@@ -106,8 +106,8 @@ def _as_given(
     names: Mapping[str, Mapping[int, str]], class_names: Sequence[str], numbers: Sequence[int]
 ) -> dict[str, Mapping[int, str]]:
     """Keeps the files that have the names which the user has given; else takes these, in order."""
-    known = {*map(spelt, class_names)}
-    alike = {file: of for file, of in names.items() if {spelt(of[n]) for n in numbers} <= known}
+    known = {*map(to_nfc, class_names)}
+    alike = {file: of for file, of in names.items() if {to_nfc(of[n]) for n in numbers} <= known}
     if alike or len(class_names) != len(numbers):
         return alike
     return {"class_names": dict(zip(numbers, class_names, strict=True))}

@@ -20,7 +20,7 @@ from ._files import FileDataset, ImageCache, mean_and_std
 from ._layout import ImageFile, Listing, alternatives, class_order, list_folder
 from ._preprocessing import Preprocessing
 from ._resized import ResizedDataModule
-from ._scan import spelt
+from ._scan import to_nfc
 from ._splits import SPLITS, grouped_split
 from ._table import Table
 
@@ -177,13 +177,13 @@ class ImageFilesDataModule(ResizedDataModule):
         if self.test_split == "all":
             files = [file._replace(split="all") for file in files]
         names = class_order(files, self.source, self.expected_classes, self._expected_by)
-        labels = {spelt(name): label for label, name in enumerate(names)}
+        labels = {to_nfc(name): label for label, name in enumerate(names)}
         files = sorted(files, key=lambda file: labels[file.label])
         classes = {(file.split, file.label) for file in files}
         splits = [split for split in _SPLITS if split in {split for split, _ in classes}]
         notes = [f"{len(names)} {notes[0]}", *filter(None, notes[1:])]
         for split in splits:
-            if empty := [name for name in names if (split, spelt(name)) not in classes]:
+            if empty := [name for name in names if (split, to_nfc(name)) not in classes]:
                 notes.append(f"no {split} images of {listed(empty, 3)}")
         keys = ["".join(normalize("NFKC", name).casefold().split()) for name in names]
         counts = Counter(keys)
@@ -259,7 +259,7 @@ class ImageFilesDataModule(ResizedDataModule):
         files, rows = cast("tuple[list[ImageFile], NDArray[np.void]]", listing)
         self._files = files
         self.expected_classes = self.class_names
-        labels = {spelt(name): label for label, name in enumerate(self.class_names)}
+        labels = {to_nfc(name): label for label, name in enumerate(self.class_names)}
         datasets = {}
         for split in dict.fromkeys(file.split for file in files):
             places = [place for place, file in enumerate(files) if file.split == split]
@@ -311,7 +311,7 @@ def _digests_of(files: Sequence[ImageFile], rows: NDArray[np.void]) -> dict[str,
     """Hashes what tells files apart wherever they lie: their names, not their folders'."""
     lines = defaultdict[str, list[str]](list)
     for file, length in zip(files, rows["length"].tolist(), strict=True):
-        name = spelt(os.path.basename(file.path))
+        name = to_nfc(os.path.basename(file.path))
         lines[file.split].append(f"{name}/{file.label}/{length}")
     return {split: digest_of(of_split) for split, of_split in lines.items()}
 

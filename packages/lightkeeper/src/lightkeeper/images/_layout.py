@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..exact._errors import UserError, listed, printable
 from ._class_names import require_class_names, sort_classes
 from ._preprocessing import Bands
-from ._scan import describe_left_out, images_below, is_visible, prefix_of, spelt
+from ._scan import describe_left_out, images_below, is_visible, prefix_of, to_nfc
 from ._sheet import TABLE_SUFFIXES
 from ._splits import SPLITS
 
@@ -164,7 +164,7 @@ def _classified(
             continue
         if group is not None:
             name = search_path(group, path, "group")
-        files.append(ImageFile(prefix + path, spelt(label), split, spelt(name)))
+        files.append(ImageFile(prefix + path, to_nfc(label), split, to_nfc(name)))
     return files, loose
 
 
@@ -192,14 +192,14 @@ def _subfolders(folders: Collection[str], parent: str) -> list[str]:
     """Returns the names of the folders in one that hold images at any depth, sorted."""
     inside = {folder[len(parent) :] for folder in folders if folder.startswith(parent)}
     names = {folder.partition(os.sep)[0] for folder in inside - {""}}
-    return sorted(names, key=lambda name: (spelt(name), name))
+    return sorted(names, key=lambda name: (to_nfc(name), name))
 
 
 def _enter(folders: Collection[str], folder: str, known: Collection[str]) -> str:
     """Enters single folders around several others, as archives have them."""
     while len(inside := _subfolders(folders, folder)) == 1 and inside[0].lower() not in SPLIT_OF:
         single = f"{folder}{inside[0]}{os.sep}"
-        if len(_subfolders(folders, single)) < 2 or spelt(inside[0]) in known:
+        if len(_subfolders(folders, single)) < 2 or to_nfc(inside[0]) in known:
             break
         folder = single
     return folder
@@ -214,7 +214,7 @@ def search_path(expression: str, path: str, option: str) -> str:
     )
     try:
         with cpu_limit(_SEARCH_SECONDS, endless):  # a checkpoint may have it, too
-            match = re.search(spelt(expression), spelt(path))
+            match = re.search(to_nfc(expression), to_nfc(path))
     except re.error as error:
         raise UserError(f"'{expression}' is no regular expression ({error})", option) from error
     name = match and match[min(1, match.re.groups)]
@@ -241,7 +241,7 @@ def _require_images(
             "root",
         )
     for inside in () if may_be_empty else sorted(folder.iterdir()):
-        if is_visible(inside.name) and not inside.is_file() and spelt(inside.name) not in labels:
+        if is_visible(inside.name) and not inside.is_file() and to_nfc(inside.name) not in labels:
             raise UserError(
                 f"the class folder '{printable(inside)}' has no images{others}; add some or remove"
                 " the folder"
@@ -294,7 +294,7 @@ def class_order(
     names = {file.label for file in files}
     if expected:
         expected = require_class_names(expected)
-        if unknown := names - {*map(spelt, expected)}:
+        if unknown := names - {*map(to_nfc, expected)}:
             raise UserError(
                 f"'{printable(source)}' has images of {listed(sort_classes(unknown), 4)}, but"
                 f" {printable(expected_by)} knows the {len(expected)} classes"

@@ -18,7 +18,7 @@ from ._class_names import require_class_names
 from ._data_module import ImageDataModule
 from ._files import FileDataset, prepare
 from ._quiet import quiet_libraries
-from ._scan import spelt
+from ._scan import to_nfc
 
 QUIET: Any = dict.fromkeys(
     ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
@@ -78,7 +78,7 @@ class Predictions:
         """Returns the path of an image's file, or its name if it is in none."""
         index = int(self.indices[row])
         if isinstance(self.images, FileDataset):
-            return spelt(str(self.images.path(index)))
+            return to_nfc(str(self.images.path(index)))
         return self.images.name(index)
 
     @staticmethod

@@ -36,9 +36,9 @@ def images_below(
     suffixes = IMAGE_SUFFIXES | {".npy"} if bands else IMAGE_SUFFIXES
     prefix = os.path.join(folder, "")
     for parent, folders, names in os.walk(prefix, onerror=_refuse, followlinks=True):
-        inside = sorted(filter(is_visible, folders), key=spelt)
+        inside = sorted(filter(is_visible, folders), key=to_nfc)
         folders[:] = [name for name in inside if not _leads_up(Path(parent, name))]
-        for name in sorted(filter(is_visible, names), key=spelt):
+        for name in sorted(filter(is_visible, names), key=to_nfc):
             suffix = os.path.splitext(name)[1].lower()
             if suffix in suffixes:
                 yield os.path.join(parent, name).removeprefix(prefix)
@@ -85,11 +85,11 @@ def is_visible(name: str) -> bool:
     return not name.startswith(".") and name not in _OF_SYSTEMS
 
 
-def spelt(name: str) -> str:
-    """Spells a name alike on every system: in Unicode's composed form.
+def to_nfc(name: str) -> str:
+    """Normalizes a name to NFC, Unicode's composed form, as file systems differ in it.
 
-    Bytes that are not UTF-8 become hexadecimal, as Python keeps them in a form that cannot be
-    written.
+    Bytes that are not UTF-8, which Python keeps in a form that cannot be written, become
+    hexadecimal.
     """
     if name.isascii():
         return name

@@ -18,7 +18,7 @@ from ._layout import (
     unlabelled,
 )
 from ._preprocessing import Bands
-from ._scan import images_below, is_image, prefix_of, spelt
+from ._scan import images_below, is_image, prefix_of, to_nfc
 from ._sheet import LABELS, Sheet, key_of, likely_labels, read_sheet, require_one_form
 from ._splits import SPLITS
 
@@ -110,7 +110,7 @@ class Table:
                     raise sheet.error(f"'{file.path}' is in line {lines[file.path]}, too", line)
                 lines[file.path] = line
                 files.append(file._replace(split=file.split or split))
-        files.sort(key=lambda file: (spelt(file.path), file.path))
+        files.sort(key=lambda file: (to_nfc(file.path), file.path))
         if not any(file.split for file in files):
             files = self._split_by_folders(files, notes)
         if self.group is None and not {file.split for file in files} >= {*SPLITS}:
@@ -188,9 +188,9 @@ class Table:
             group = group if is_inside else self._name_outside(group)
         return ImageFile(
             os.path.join(prefix_of(self.root), path),
-            spelt(names.get(label, label)),
+            to_nfc(names.get(label, label)),
             split,
-            spelt(group or (path if is_inside else self._name_outside(path))),
+            to_nfc(group or (path if is_inside else self._name_outside(path))),
         )
 
     def _name_outside(self, name: str) -> str:
@@ -227,7 +227,7 @@ class Table:
         """Returns the files that a path or id may be."""
         if path := self._path_of(name, sheet):
             return [path]
-        written = spelt(name.replace("\\", "/"))
+        written = to_nfc(name.replace("\\", "/"))
         for folder in ("", self._beside[sheet.file]):
             if found := self._index.get(os.path.normpath(os.path.join(folder, written))):
                 return found
@@ -258,7 +258,7 @@ class Table:
         for path in images_below(self.root, Counter(), self.bands):
             name = os.path.basename(path)
             for key in {path, name, os.path.splitext(name)[0]}:
-                index[spelt(key)].append(path)
+                index[to_nfc(key)].append(path)
         return index
 
     def _split_by_folders(self, files: list[ImageFile], notes: list[str]) -> list[ImageFile]:
@@ -276,7 +276,7 @@ class Table:
         paths: dict[str, str] = {}
         for file in files:
             other = paths.setdefault(file.group, file.path)
-            if spelt(other) != spelt(file.path):
+            if to_nfc(other) != to_nfc(file.path):
                 raise UserError(
                     f"'{printable(other)}' and '{printable(file.path)}' lie outside"
                     f" '{printable(self.root)}', where '{printable(file.group)}' alone decides the"
