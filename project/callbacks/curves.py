@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +10,8 @@ import torch
 from lightkeeper.exact import is_logged, note
 from lightkeeper.images import ImageDataModule
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.data import extract_batch_size
+from torch import Tensor
 from torch.optim import Optimizer
 
 _ESTIMATE_STEPS = 10
@@ -52,14 +54,14 @@ class ImagesPerSecond(Callback):
         trainer: Trainer,
         pl_module: Any,
         outputs: object,
-        batch: Sequence[Sized],
+        batch: Sequence[Tensor],
         batch_idx: int,
     ) -> None:
         """Logs the speed since it was last logged."""
         self._batches += 1
         self._estimate(trainer)
         if is_logged(trainer):
-            images = self._batches * len(batch[0]) * trainer.world_size
+            images = self._batches * extract_batch_size(batch) * trainer.world_size
             pl_module.log("train/images_per_second", images / (time.perf_counter() - self._since))
             self.on_train_epoch_start(trainer, pl_module)
 
@@ -90,17 +92,21 @@ class LearningRate(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reads the rate, for modules that step by hand and whose first batch may take no step."""
-        self._rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+        self._rates = [
+            float(group["lr"])
+            for optimizer in trainer.optimizers[:1]  # none, if the module has no optimizer
+            for group in optimizer.param_groups[:1]
+        ]
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Keeps the learning rate of this step, before the schedule changes it."""
-        self._rate = float(optimizer.param_groups[0]["lr"])
+        self._rates = [float(group["lr"]) for group in optimizer.param_groups[:1]]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: object, batch: object, batch_idx: int
     ) -> None:
         """Logs the learning rate."""
-        if is_logged(trainer):
-            pl_module.log("learning_rate", self._rate)
+        if self._rates and is_logged(trainer):
+            pl_module.log("learning_rate", self._rates[0])

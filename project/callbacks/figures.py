@@ -48,11 +48,12 @@ class FirstBatchPlot(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Sequence[Tensor], batch_idx: int
     ) -> None:
-        """Draws the first ``count`` images of the run's first batch."""
-        images, labels = batch[0], batch[1]
-        is_first = trainer.global_step == 0 and batch_idx == 0
-        if not is_first or images.dim() != 4:  # such as features in place of images
+        """Draws the first ``count`` images of the run's first batch, if it is one of images."""
+        # or features, images without labels, or the batches of several loaders
+        is_pair = isinstance(batch, Sequence) and len(batch) > 1 and isinstance(batch[0], Tensor)
+        if trainer.global_step or batch_idx or not is_pair or batch[0].dim() != 4:
             return
+        images, labels = batch[0], batch[1]
 
         def draw() -> Figure:  # reading from the device waits, so only if a logger draws
             names = [pl_module.label_names(label) for label in labels[: self.count].cpu()]

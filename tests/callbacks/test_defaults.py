@@ -15,6 +15,7 @@ from project.analysis.plots import read_curves
 from project.callbacks import ImagesPerSecond, MetricsCSV, PlotFiles, ProgressLines
 from project.data import SyntheticFlowersDataModule
 from project.fit import FitCLI
+from project.model import ImageClassifier
 from tests.conftest import (
     FLOWERS,
     RUN,
@@ -204,3 +205,26 @@ def test_the_first_steps_say_once_how_long_training_will_take(workplace, monkeyp
     small("--trainer.max_epochs=10", callbacks=[tick])
     said = re.findall("training will take about (.*) \\(", capsys.readouterr().err)
     assert said == ["0:00:58"]  # 40 steps without the first 11, of 2 seconds each
+
+
+class TwoLoaders(SyntheticFlowersDataModule):
+    def train_dataloader(self) -> Any:
+        return [super().train_dataloader(), super().train_dataloader()]
+
+
+class FirstLoader(ImageClassifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch[0], batch_idx)
+
+
+class NoOptimizer(ImageClassifier):
+    def configure_optimizers(self) -> Any:
+        return None
+
+
+def test_training_may_have_several_loaders_or_no_optimizer(workplace):
+    data = (f"--data={__name__}.TwoLoaders", *TINY_DATA)
+    small(f"--model={__name__}.FirstLoader", data=data)
+    assert read_curves(RUN)["learning_rate"]
+    small(f"--model={__name__}.NoOptimizer", "--name=no_optimizer")
+    assert "learning_rate" not in read_curves("runs/no_optimizer")
