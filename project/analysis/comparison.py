@@ -173,8 +173,9 @@ def comparison_figure(metrics: pd.DataFrame, groups: pd.Series) -> Figure:
     The interval is over seeds, or of one run of how it might do on other images.
     """
     names = metrics.columns.drop("total")
-    size = (3 + 2.6 * len(names), 1.2 + 0.4 * groups.nunique())
-    figure = Figure(figsize=size, layout="constrained", dpi=110)
+    figure = Figure(
+        figsize=(3 + 2.6 * len(names), 1.2 + 0.4 * groups.nunique()), layout="constrained", dpi=110
+    )
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, names, strict=True):
         for group, values in metrics[name].groupby(groups, sort=False):

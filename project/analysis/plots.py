@@ -237,8 +237,9 @@ def ranking_figures(shares: Tensor, is_positive: Tensor, threshold: float) -> li
 def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:
     """Draws the rates of each class as bars, such as precision, recall and F1."""
     rates = {key: label for key, label in RATES.items() if key in per_class[0]}
-    size = (7, 0.14 * len(rates) * len(class_names) + 1.1)
-    figure = Figure(figsize=size, layout="constrained", dpi=110)
+    figure = Figure(
+        figsize=(7, 0.14 * len(rates) * len(class_names) + 1.1), layout="constrained", dpi=110
+    )
     # the first class on top
     axes = figure.add_subplot(axisbelow=True, xlim=(0, 1), ylim=(len(class_names) - 0.5, -0.5))
     axes.set_yticks(
