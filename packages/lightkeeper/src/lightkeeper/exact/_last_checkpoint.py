@@ -29,7 +29,7 @@ from ._upstream import (
     steps_saved,
 )
 from ._upstream_loop import (
-    count_on,
+    continue_validation_steps,
     exact_loop,
     forget_epoch,
     logged_metrics,
@@ -176,7 +176,7 @@ class LastCheckpoint(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Goes on counting the batches of validations."""
-        count_on(trainer)
+        continue_validation_steps(trainer)
 
     def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
         """Ends the process if a signal came: outside of training, nothing is left to save."""

@@ -26,9 +26,10 @@ Arguments = dict[str, Any]
 
 
 def exact_loop(trainer: Trainer) -> "_ExactEpochLoop":
-    """Returns a trainer's loop that saves what was logged, which it gets with the first call.
+    """Returns a trainer's epoch loop; the first call replaces it by one that saves logged values.
 
-    Then it handles no signals either: :class:`~lightkeeper.exact.LastCheckpoint` does.
+    That call also replaces Lightning's handlers of signals, as
+    :class:`~lightkeeper.exact.LastCheckpoint` has its own.
     """
     loop = trainer.fit_loop
     if not isinstance(loop.epoch_loop, _ExactEpochLoop):
@@ -53,10 +54,10 @@ def _logged_by(results: _ResultCollection) -> list[str]:
     return sorted(filter(None, names))
 
 
-def count_on(trainer: Trainer) -> None:
-    """Has values that validation logs ``on_step`` stand behind those of before a resume.
+def continue_validation_steps(trainer: Trainer) -> None:
+    """Continues the count of batches by which validation logs values ``on_step``.
 
-    Lightning counts the batches of validations anew. It does so as well with each new loader.
+    Lightning begins it anew when a run resumes. It also does so with each new loader.
     """
     loop = exact_loop(trainer)
     reloads: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
@@ -90,11 +91,11 @@ def count_in_floats(trainer: Trainer) -> None:
 
 
 def uncount_fetched(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Saves where loaders stood before a batch that was fetched and that nothing was done with."""
+    """Saves the states of loaders before a batch that was fetched and not processed."""
     loop = exact_loop(trainer)
     batches = loop.batch_progress.current
     if batches.ready > batches.completed:
-        checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = loop.places
+        checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = loop.loader_states
 
 
 def forget_epoch(trainer: Trainer, logged: Iterable[str]) -> None:
@@ -135,11 +136,14 @@ class _ExactResults(_ResultCollection):
         self.steps: State = {}
 
     def complete(self, trainer: Trainer) -> None:
-        """Logs what an epoch has logged before the run was stopped alone, as in its first batch."""
+        """Logs the values that an epoch logged only before the run was stopped.
+
+        Those of its first batch are an example.
+        """
         for key, arguments in self.arguments.items():  # in one order on all processes
             is_here = any(key in states for states in self.earlier)
             is_logged = key in self and not self[key].has_reset
-            metric = arguments.get("metric_attribute")  # which each process computes with others
+            metric = arguments.get("metric_attribute")  # all processes compute it together
             if is_logged or not (is_here or metric or arguments["sync_dist"]):
                 continue
             nothing = {"max": -math.inf, "min": math.inf}.get(arguments["reduce_fx"], 0.0)
@@ -187,7 +191,7 @@ class _ExactEpochLoop(_TrainingEpochLoop):
 
     Attributes:
         validated: Batches of all validations before the run was stopped, by their loader.
-        places: The states of loaders that have one, of before the newest batch.
+        loader_states: The states of the training loaders before they yielded the newest batch.
     """
 
     def __init__(self, trainer: Trainer, other: _TrainingEpochLoop) -> None:
@@ -195,12 +199,12 @@ class _ExactEpochLoop(_TrainingEpochLoop):
         self.val_loop = other.val_loop
         self._results: _ExactResults = _ExactResults()
         self.validated: dict[int, int] = {}
-        self.places: list[Checkpoint] = []
+        self.loader_states: list[Checkpoint] = []
 
     def advance(self, data_fetcher: Any) -> None:
-        """Remembers where loaders stand, and seeds the transfer's hooks, before it fetches a batch."""
+        """Remembers states of loaders, and seeds the transfer's hooks, before it fetches a batch."""
         if (loader := self.trainer.fit_loop._combined_loader) is not None:
-            self.places = deepcopy(loader._state_dicts())
+            self.loader_states = deepcopy(loader._state_dicts())
         seed_other_loaders(self.trainer, Purpose.FETCH)
         super().advance(data_fetcher)
 
