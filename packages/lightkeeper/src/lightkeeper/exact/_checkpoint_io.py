@@ -13,7 +13,7 @@ from ._plain import MisfitError, plain, split_plain
 from ._reading import read_file
 
 OPTIONS = "hyper_parameters"
-_OPTIONS_OF_ALL = (OPTIONS, "datamodule_hyper_parameters")
+_HYPERPARAMETERS = (OPTIONS, "datamodule_hyper_parameters")
 Checkpoint = dict[str, Any]
 """The contents of a checkpoint."""
 
@@ -91,7 +91,7 @@ def keep_plain_options(
     ``split`` returns options as plain values, and the names of those that are none.
     """
     left_out: list[str] = []
-    for key in _OPTIONS_OF_ALL:
+    for key in _HYPERPARAMETERS:
         if key in checkpoint:
             checkpoint[key], others = split(checkpoint[key])
             left_out += others

@@ -226,7 +226,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     @property
     def split_in_use(self) -> str:
-        """The split that is worked on."""
+        """The split that the trainer is working on, ``train`` without a trainer."""
         if self.trainer is None or self.trainer.training:
             return "train"
         return self.test_split if self.trainer.testing or self.trainer.predicting else "val"
@@ -331,9 +331,10 @@ class ImageDataModule(LightningDataModule, ABC):
         if self.device_cache:
             if self.train_transforms or not isinstance(dataset, ArrayDataset):
                 raise UserError("needs images in memory, and no train_transforms", "device_cache")
-            # whose shape tells the split
-            nothing = torch.empty(len(dataset), 0, [*self.splits].index(split), dtype=torch.uint8)
-            return ArrayDataset(nothing, dataset.labels, split)
+            # images without pixels: _augmented takes them from the device by their indices, and of
+            # the split whose number is the last dimension
+            stubs = torch.empty(len(dataset), 0, [*self.splits].index(split), dtype=torch.uint8)
+            return ArrayDataset(stubs, dataset.labels, split)
         if split == "train" and self.train_transforms:
             return TransformedDataset(dataset, self.train_transforms, self.seed)
         return dataset
@@ -373,13 +374,12 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def on_after_batch_transfer(self, batch: object, dataloader_idx: int) -> object:
         """Augments a training batch; one of several loaders may hold other batches as well."""
-        return apply_to_collection(batch, ImageBatch, self._as_seen)
+        return apply_to_collection(batch, ImageBatch, self._augmented)
 
-    def _as_seen(self, batch: ImageBatch) -> ImageBatch:
-        if self.device_cache and batch.images.dim() == 3:  # of the device's cache
-            batch = batch._replace(
-                images=self._cached([*self.splits][batch.images.shape[2]], batch.indices)
-            )
+    def _augmented(self, batch: ImageBatch) -> ImageBatch:
+        if self.device_cache and batch.images.dim() == 3:  # the stubs of _served
+            split = [*self.splits][batch.images.shape[2]]
+            batch = batch._replace(images=self._cached(split, batch.indices))
         if self.split_in_use == "train":
             epoch, step = self._position()
             augmented = self.augment(batch, epoch)
@@ -387,7 +387,7 @@ class ImageDataModule(LightningDataModule, ABC):
         return batch
 
     def _cached(self, split: str, indices: Tensor) -> Tensor:
-        """Images of a split that is on the device as a whole, from its first batch on."""
+        """Returns images of a split from its copy on the device, made with its first batch."""
         dataset = cast(ArrayDataset, self.splits[split])
         # another trainer may be on another device
         self._on_device[split] = self._on_device.get(split, dataset.images).to(indices.device)
