@@ -33,7 +33,7 @@ from ._folder import take_lock
 from ._trainer import ExactTrainer
 
 _COMPARED = 32
-"""Rows of before that must come again; other options may leave a few as they are."""
+"""Rows of an earlier run to compare; other options may leave a few of them as they are."""
 _CONFIDENCE = 2  # the column behind path and label
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 _CSV: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
@@ -84,11 +84,12 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     earlier = resume_rows(output, header) if options.resume and os.path.exists(output) else []
     done = {row[0]: row for row in earlier}
     ours = [path for path in paths if to_nfc(path) in done]  # other rows may be others', too
-    # the least sure one, whose label other options may leave out, and the newest
+    # compared with their new rows, in case of another checkpoint or other options: the least sure
+    # one, whose label --abstain may leave out, and the newest
     least = sorted(ours, key=lambda path: done[to_nfc(path)][_CONFIDENCE] or "1")[:1]
-    again = [*dict.fromkeys([*least, *ours[-_COMPARED:]])]
-    writer.earlier = {to_nfc(path): done[to_nfc(path)] for path in again}
-    files.paths = [*again, *(path for path in paths if to_nfc(path) not in done)]
+    compared = [*dict.fromkeys([*least, *ours[-_COMPARED:]])]
+    writer.earlier = {to_nfc(path): done[to_nfc(path)] for path in compared}
+    files.paths = [*compared, *(path for path in paths if to_nfc(path) not in done)]
     writer.unreadable = sum(row[-1] != "" for row in earlier)
     # unlike print, a descriptor tells of a closed pipe
     target = output or sys.stdout.fileno()
@@ -113,7 +114,7 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
             _save(array, torch.stack(writer.embeddings).numpy())
     count = writer.unreadable
     broken = f"; {count:,} cannot be read, as the column 'error' says" if count else ""
-    labelled = len(earlier) + len(files.paths) - len(again) - count
+    labelled = len(earlier) + len(files.paths) - len(compared) - count
     note(f"labelled {labelled:,} images{broken}{f': {output}' if output else ''}")
     return 1 if count else 0
 
@@ -193,10 +194,10 @@ class RowWriter(Callback):
     Attributes:
         rows: Writes the rows, in the first process.
         bar: Shows their number, likewise.
-        seen: What the network's head has seen in this batch, if wanted.
-        embeddings: What it has seen of each file, likewise.
+        seen: The inputs of the network's head in this batch, if embeddings are wanted.
+        embeddings: The input for each file, float32 (features,), likewise.
         unreadable: The number of files that could not be read.
-        earlier: Rows that are there already, by path, and must come again.
+        earlier: Rows of an earlier run, by path, which must be predicted again alike.
     """
 
     rows: "csv.DictWriter[str]"

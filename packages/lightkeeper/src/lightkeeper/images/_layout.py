@@ -52,9 +52,9 @@ Listing = tuple[list[ImageFile], list[str]]
 
 
 def split_names(names: Iterable[str]) -> dict[str, str]:
-    """Returns the name that means each split, ``train`` first; two for one split are an error.
+    """Returns the name that means each split, ``train`` first; {} if none does.
 
-    All may have a prefix or suffix in common.
+    Names may share a prefix or suffix. Two names for one split are an error.
 
     >>> split_names(["Validation", "Train"])
     {'train': 'Train', 'val': 'Validation'}
@@ -68,13 +68,14 @@ def split_names(names: Iterable[str]) -> dict[str, str]:
             if match:
                 affixes[prefix, suffix][split].add(name)
     exact = affixes["", ""]
-    of_splits = max(affixes.values(), key=lambda splits: (len(splits), splits is exact))
-    if of_splits is not exact and len(of_splits) == 1:
+    # the prefix and suffix by which most splits are named; of a tie, none
+    names_of = max(affixes.values(), key=lambda splits: (len(splits), splits is exact))
+    if names_of is not exact and len(names_of) == 1:
         return {}
-    for split, same in of_splits.items():
+    for split, same in names_of.items():
         if len(same) > 1:
             raise UserError(f"{listed(sorted(same))} both mean {split}; move one away")
-    return {split: of_splits[split].pop() for split in SPLITS if split in of_splits}
+    return {split: names_of[split].pop() for split in SPLITS if split in names_of}
 
 
 def split_tables(file: Path) -> Mapping[str, Path]:
