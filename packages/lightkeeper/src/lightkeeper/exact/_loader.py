@@ -216,7 +216,9 @@ class ExactDataLoader(LazyDataLoader):
         self._resumes = False
         make = partial(
             TrainingSampler,
-            *(size, batch_size, self.seed),
+            size,
+            batch_size,
+            self.seed,
             position=partial(position_of, trainer),
             world_size=devices,
             rank=0,

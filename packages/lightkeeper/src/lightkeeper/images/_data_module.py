@@ -283,7 +283,6 @@ class ImageDataModule(LightningDataModule, ABC):
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in the order of seed and epoch; to overfit, in one order."""
         train = self.splits["train"]
-        overfits = getattr(self.trainer, "overfit_batches", 0) > 0
         size = len(train)
         draw = self.order
         if self.class_balance > 0:
@@ -295,9 +294,14 @@ class ImageDataModule(LightningDataModule, ABC):
                 self.class_balance,
                 self.seed,
             )
-        draw = partial(repeated_draw, draw, size, self.repeats)
         sampler = TrainingSampler(
-            *(size, self.batch_size, self.seed, self._position, *self.world, overfits, draw),
+            size,
+            self.batch_size,
+            self.seed,
+            self._position,
+            *self.world,
+            same_each_epoch=getattr(self.trainer, "overfit_batches", 0) > 0,
+            draw=partial(repeated_draw, draw, size, self.repeats),
             cycles=lambda: self.trainer is None or cycles_loaders(self.trainer),
         )
         return self._loader(self._served("train"), sampler, "train")
