@@ -43,10 +43,10 @@ def hashed_split(
 ) -> dict[str, list[int]]:
     """Cuts a class into splits by the hash of each file's own name, so that a class can grow.
 
-    Each split takes a range of the hashes as wide as its fraction, the first from ``start`` on. If
-    it would be left empty, the file with the nearest hash stands in, until one with a nearer hash
-    comes. Only such files ever move when others are added; once every split has a file of its own,
-    no file of the class moves.
+    Each split takes a range of the hashes as wide as its fraction, the first from ``start``, in
+    [0, 1), on. A split whose range has no file takes the one with the nearest hash, until a nearer
+    one is added. Only such files ever move when others are added; once every split has a file of
+    its own, no file of the class moves.
     """
     # integers below 2^53, which are exact
     hashes = (int.from_bytes(_digest(seed, name, 8)) >> 11 for name in names)
@@ -83,9 +83,10 @@ def grouped_split(
 ) -> list[str]:
     """Returns the split of each sample by its label and group; no group is divided.
 
-    The groups of a class are cut as :func:`hashed_split` cuts files; a sample of no group is one
-    of its own, by its name. A group of several classes is where the smallest of these has it. With
-    ``folds``, each group is in the first split, a fraction of 1 / ``folds``, in one fold.
+    The groups of a class are cut as :func:`hashed_split` cuts files; a sample without a group has
+    its name as one. A group of several classes goes where the smallest of these puts it. With
+    ``folds``, each group is in the first split, a fraction of 1 / ``folds``, in exactly one fold,
+    which ``fold`` counts from 1.
     """
     if not fractions:  # each split is there: no name need be hashed
         return ["train"] * len(labels)

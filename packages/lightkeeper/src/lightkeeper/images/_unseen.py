@@ -35,7 +35,7 @@ def was_trained_on(about: About, data: ImageDataModule, split: str) -> bool | No
     """
     known = about.get("digests", {}).get("train")
     if known is not None and data.digests().get("train") == known:
-        return False
+        return False  # the same cut: the other splits were not trained on
     if split in trained_splits(about, data.digests()):
         return True
     try:
@@ -46,7 +46,7 @@ def was_trained_on(about: About, data: ImageDataModule, split: str) -> bool | No
         recut = _recut(data, data_class, options)
         by_name = recut is not None and _share_images(recut, data, split)
         if recut is not None and known is not None and recut.digests().get("train") == known:
-            return by_name
+            return by_name  # the same images, cut otherwise: names are certain
     except _FAILURES:
         by_name = False
     by_content = None
@@ -65,7 +65,7 @@ def was_trained_on(about: About, data: ImageDataModule, split: str) -> bool | No
 
 
 def trained_splits(about: About, digests: Mapping[str, str]) -> list[str]:
-    """Names the splits whose images are those of training now, and were others in training."""
+    """Names the splits that now have the images of training, and had others in training."""
     known = about.get("digests", {})
     trained = known.get("train", "unknown")
     return [
@@ -76,7 +76,7 @@ def trained_splits(about: About, digests: Mapping[str, str]) -> list[str]:
 
 
 def cut_of_training(about: About, data: ImageDataModule) -> dict[str, object]:
-    """Returns the options of splits that the data has otherwise, as they were in training."""
+    """Returns the options of splits that differ from those of training, as they were then."""
     trained = about["data"]["init_args"] if about["data"] is not None else {}
     return {
         name: trained[name]
@@ -88,7 +88,7 @@ def cut_of_training(about: About, data: ImageDataModule) -> dict[str, object]:
 def _recut(
     data: ImageDataModule, data_class: type[ImageDataModule], options: Mapping[str, Any]
 ) -> ImageDataModule | None:
-    """Returns the same data in the splits of a checkpoint; None if it was trained on other kinds."""
+    """Returns the same data in the splits of a checkpoint; None if its class is another."""
     own = dict(data.hparams)
     cut = {name: options[name] for name in _OF_SPLITS if name in options and name in own}
     if isinstance(data, MapDatasetModule) and issubclass(data_class, MapDatasetModule):
@@ -132,7 +132,7 @@ def _identities(data: ImageDataModule, split: str) -> set[Hashable]:
 
 
 def _share_content(trained: ImageFilesDataModule, data: ImageFilesDataModule, split: str) -> bool:
-    """Returns True likewise, by whatever path: for links to training images, and copies."""
+    """Returns True likewise by content, which also finds links to training images, and copies."""
     held_out = ("val", "test") if split == "all" else (split,)
     measured = [file.path for file in data.files() if file.split == split]
     seen = _copies(measured, [file.path for file in trained.files() if file.split == "train"])
@@ -141,7 +141,7 @@ def _share_content(trained: ImageFilesDataModule, data: ImageFilesDataModule, sp
 
 
 def _copies(paths: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Returns those of some files that have the same content as one of others."""
+    """Returns the paths whose files have the same content as one of the others."""
     alike = [*filter(os.path.isfile, paths)]  # reading a named pipe would wait for ever
     known = [*filter(os.path.isfile, others)]
     for fact in (os.path.getsize, _middle, _digest):  # the cheap ones first
