@@ -107,11 +107,19 @@ def weighted_draw(
 ) -> Tensor:
     """Draws the samples of an epoch with replacement, as a function of (seed, epoch).
 
-    Those of small classes come more often: the share of a class with n samples is proportional to
-    ``n ** (1 - balance)`` (Kang et al., 2020, https://arxiv.org/abs/1910.09217). A balance of 0
-    draws each sample alike often, 1 each class, 0.5 is square-root sampling. An epoch has as many
-    whole batches as without balance. ``counts`` are the samples of each class. Returns positions,
-    int64 (N,).
+    The share of a class of n samples is proportional to ``n ** (1 - balance)`` (Kang et al., 2020,
+    https://arxiv.org/abs/1910.09217). An epoch has as many whole batches as without balance.
+
+    Args:
+        labels: int64 (size,).
+        counts: The number of samples of each class, int64 (classes,).
+        batch_size: Samples in a batch of all devices together.
+        balance: 0 draws all samples equally often, 1 all classes; 0.5 is square-root sampling.
+        seed: Decides the draws.
+        epoch: Likewise.
+
+    Returns:
+        Positions of samples, int64 (N,), N the largest multiple of ``batch_size`` up to ``size``.
     """
     size = len(labels)
     length = size // batch_size * batch_size
@@ -121,12 +129,20 @@ def weighted_draw(
 
 
 def repeated_draw(draw: Callable[[int], Tensor], size: int, repeats: int, epoch: int) -> Tensor:
-    """Takes each sample of an epoch's order several times in succession, each time as another one.
+    """Repeats each sample of an epoch's order in succession, for another augmentation each time.
 
-    An epoch keeps its length, and so has the first of ``size`` samples: repeated augmentation
+    The epoch keeps its length, so only the first samples of its order occur: repeated augmentation
     (Hoffer et al., 2020, https://arxiv.org/abs/1901.09335), in the order of timm's
-    ``RepeatAugSampler``. ``draw`` returns an epoch's samples, int64 (N,) below ``size``, of which
-    any may come again. Returns indices that tell the rounds apart, see ``ImageBatch``.
+    ``RepeatAugSampler``.
+
+    Args:
+        draw: Returns an epoch's samples, int64 (N,) in [0, size); a sample may occur repeatedly.
+        size: The number of samples in the dataset.
+        repeats: How often each sample is taken.
+        epoch: The number of the epoch.
+
+    Returns:
+        Indices, int64 (N,): sample + size * how often it came before, see ``ImageBatch.indices``.
     """
     drawn = draw(epoch).repeat_interleave(repeats)[:size]
     order = drawn.argsort(stable=True)
