@@ -6,6 +6,7 @@ from collections import defaultdict
 from itertools import chain
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from lightkeeper.exact import ExactDataLoader, LastCheckpoint, UserError, uniform
@@ -279,3 +280,12 @@ def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace)
         ends.append(outcome(RUN))
         shutil.rmtree("runs")
     assert not differences(*ends)
+
+
+@cases("positions", [3, 1], np.array([3, 1]), torch.tensor([3, 1]))
+def test_a_sampler_of_ones_own_yields_numbers_of_any_library(positions):
+    data = ToyData()
+    data.setup("fit")
+    train = cast(Any, data.splits["train"])
+    loader = DataLoader[Any](train, 2, sampler=positions, collate_fn=default_convert)
+    assert next(iter(loader)).indices.tolist() == [3, 1]
