@@ -36,7 +36,8 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
     # four dimensions with as many rows as there are tokens are attention's heads, no map
     counts = {output.shape[1] for output in outputs if output.ndim == 3}
     for output, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
-        if gradient is None or len(output) != len(images) or not gradient.any():
+        # others are of no image, such as a learnt temperature's
+        if gradient is None or output.shape[:1] != images.shape[:1] or not gradient.any():
             continue
         if output.ndim == 4 and output.shape[2] not in counts:
             features, slopes = _as_map(output), _as_map(gradient)

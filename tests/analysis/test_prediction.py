@@ -53,9 +53,18 @@ def small_vit(**options: Any) -> nn.Module:
     return TimmViT(**sizes | options, num_classes=3)
 
 
+class Scaled(nn.Sequential):
+    """Multiplies logits by a number, 1, that a module returns."""
+
+    def forward(self, x):
+        logits = self[0](x)
+        return logits * self[1](logits, logits + 1)
+
+
 @cases(
     "build layer to_map",
     (lambda: resnet18(num_classes=3), "layer4", lambda x: x),
+    (lambda: Scaled(resnet18(num_classes=3), nn.L1Loss()), "0.layer4", lambda x: x),
     (lambda: squeezenet1_1(num_classes=3), "classifier.2", lambda x: x),
     (
         lambda: small_vit(global_pool="avg", reg_tokens=4, patch_size=32),  # 9 tokens
@@ -67,7 +76,7 @@ def small_vit(**options: Any) -> nn.Module:
         "permute",
         lambda x: x,
     ),
-    ids=["resnet", "squeezenet", "vision transformer with registers", "swin"],
+    ids=["resnet", "scaled resnet", "squeezenet", "vision transformer with registers", "swin"],
 )
 def test_grad_cam_is_that_of_the_last_layer_with_places_of_any_network(
     build, layer, to_map, monkeypatch
