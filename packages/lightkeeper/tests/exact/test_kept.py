@@ -288,11 +288,35 @@ def test_what_only_the_beginning_of_an_epoch_has_logged_or_loaded_counts_to_its_
     assert {"begun", "first_epoch", "mean", "most", "parts"} <= {*whole["csv"][0].split(",")}
 
 
-def test_a_run_that_had_ended_has_its_average_and_its_metrics_again(tmp_path):
+class Configured(Logged):
+    """Makes its layer in the hook for large ones, which a WeightAveraging calls, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.linear
+
+    def configure_model(self) -> None:
+        if not hasattr(self, "linear"):
+            self.linear = nn.Linear(3, 3)
+
+
+@pytest.mark.filterwarnings("ignore:.*overrides the configure_model callback")
+def test_weights_of_64_bits_resume_that_an_average_has_configured(tmp_path):
+    def end(folder: Path, stop: int) -> dict[str, Any]:
+        average = EMAWeightAveraging(decay=0.9)
+        parts = ExactTraining(), average
+        trainer = train(folder, stop, Configured, *parts, max_epochs=2, precision="64-true")
+        return trainer.lightning_module.state_dict()
+
+    require_same_end(end, tmp_path, 3, 12)
+
+
+def test_a_run_that_had_ended_has_its_average_its_metrics_and_its_optimizer_again(tmp_path):
     def end() -> dict[str, Any]:
-        trainer = train(tmp_path, 0, Logged, ExactTraining(), EMAWeightAveraging(decay=0.9))
-        logged = dict(trainer.callback_metrics)
-        return {**trainer.lightning_module.state_dict(), "logged": logged}
+        parts = ExactTraining(), EMAWeightAveraging(decay=0.9)
+        trainer = train(tmp_path, 0, Adaptive, *parts, precision="64-true")
+        kept = {"logged": dict(trainer.callback_metrics), **trainer.lightning_module.state_dict()}
+        return kept | {"optimizer": trainer.optimizers[0].state_dict()}
 
     assert differences(end(), end()) == []
 
@@ -588,6 +612,14 @@ class Summing(Logged):
             optimizer.zero_grad()
 
 
+class Asking(Summing):
+    """Has Lightning open the loaders before it reads a checkpoint, as many schedules do."""
+
+    def configure_optimizers(self) -> SGD:
+        assert self.trainer.estimated_stepping_batches > 0
+        return super().configure_optimizers()
+
+
 class Noisy:
     """Collates, and adds random numbers of its own."""
 
@@ -608,12 +640,13 @@ LOADERS: dict[str, Callable[[Trainer], Any]] = {
 }
 
 
+@pytest.mark.parametrize("build", [Summing, Asking])
 @pytest.mark.parametrize("kind", LOADERS)
-def test_a_run_goes_on_with_the_next_batch_of_whichever_loader(tmp_path, kind, monkeypatch):
+def test_a_run_goes_on_with_the_next_batch_of_whichever_loader(tmp_path, kind, build, monkeypatch):
     monkeypatch.setenv("PL_GLOBAL_SEED", "1")  # as seed_everything
 
     def end(folder: Path, stop: int) -> dict[str, Any]:
-        trainer = train(folder, stop, Summing, ExactTraining(), data=LOADERS[kind], max_epochs=3)
+        trainer = train(folder, stop, build, ExactTraining(), data=LOADERS[kind], max_epochs=3)
         return trainer.lightning_module.state_dict()
 
     require_same_end(end, tmp_path, 3, 10, 11, 25)

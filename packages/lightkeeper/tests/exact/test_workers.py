@@ -94,13 +94,25 @@ def test_without_room_for_workers_the_check_of_the_images_has_none(tmp_path, mon
 
 
 LEAVE = """
+import multiprocessing
 from tests.stubs import attached
 from tests.toy import ToyData
-data = attached(ToyData(batch_size=4, num_workers=2), training=False)
-next(batches := iter(data.val_dataloader()))
-raise SystemExit(3)
+
+def leave():
+    data = attached(ToyData(batch_size=4, num_workers=2), training=False)
+    next(batches := iter(data.val_dataloader()))
+    raise SystemExit(3)
+"""
+FORKED = """
+process = multiprocessing.get_context("fork").Process(target=leave)
+process.start()
+process.join()
+raise SystemExit(process.exitcode)
 """
 
 
-def test_workers_that_an_error_leaves_behind_do_not_keep_the_process_from_ending():
-    assert subprocess.run([sys.executable, "-c", LEAVE], timeout=120).returncode == 3
+@cases("start", "leave()", FORKED, ids=["itself", "a process that it started, as of ddp_fork"])
+def test_workers_that_an_error_leaves_behind_do_not_keep_the_process_from_ending(start):
+    """Where the started process waits for ever, its own time limit kills it first."""
+    ended = subprocess.run(["timeout", "60", sys.executable, "-c", LEAVE + start], timeout=120)
+    assert ended.returncode == 3

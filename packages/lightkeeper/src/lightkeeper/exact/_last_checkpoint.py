@@ -21,7 +21,7 @@ from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import State, cpu_copies, gather, load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
-from ._training import convert_to_double, restore_numbers
+from ._training import convert_to_double, restore_gradients, restore_numbers
 from ._upstream import (
     correct_progress,
     reopen_epoch,
@@ -33,7 +33,7 @@ from ._upstream_loop import (
     exact_loop,
     forget_epoch,
     logged_metrics,
-    open_validation,
+    open_loaders,
     uncount_fetched,
     validated_metrics,
 )
@@ -137,17 +137,12 @@ class LastCheckpoint(Callback):
         """Restores what Lightning and torch cast as they load, or begins loggers' files anew."""
         self._begins = False
         if self._loaded:
-            open_validation(trainer)
+            open_loaders(trainer)
         else:
             begin_anew(trainer)
         note_inexact_loaders(trainer)
-        self._restore_metrics(trainer, pl_module)
-        restore_numbers(trainer, self._loaded.pop("optimizer_states", []))
-        if gradients := self._loaded.pop(_GRADIENTS, []):
-            own = gradients[trainer.global_rank % len(gradients)]
-            for name, parameter in pl_module.named_parameters():
-                if name in own and own[name].shape == parameter.shape:
-                    parameter.grad = own[name].to(parameter)
+        self._restore(trainer, pl_module)
+        restore_gradients(trainer, pl_module, self._loaded.pop(_GRADIENTS, []))
         self._saved_at = self._agreed_at = time.monotonic()
         self._agreed_step = self._next_agreement = trainer.global_step
         self._checked_step = max(0, trainer.global_step - 1)
@@ -172,7 +167,7 @@ class LastCheckpoint(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the newest metrics of a run that had ended, in which Lightning does nothing."""
         self._begins = False
-        self._restore_metrics(trainer, pl_module)
+        self._restore(trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Goes on counting the batches of validations."""
@@ -213,6 +208,7 @@ class LastCheckpoint(Callback):
         """Restores states; remembers the newest metrics, at which schedules may look at first."""
         if not trainer.training:
             return
+        convert_to_double(trainer, pl_module)  # what a WeightAveraging has configured since setup
         # Lightning clears the trainer's metrics before, and casts the module's afterwards; a
         # checkpoint from before this callback has no states
         self._loaded = {_STATES: [], **checkpoint}
@@ -224,13 +220,14 @@ class LastCheckpoint(Callback):
         if not (trainer.should_stop or is_done):
             reopen_epoch(checkpoint)
 
-    def _restore_metrics(self, trainer: Trainer, module: LightningModule) -> None:
+    def _restore(self, trainer: Trainer, module: LightningModule) -> None:
         trainer.callback_metrics.update(
             # a checkpoint from before has numbers
             {name: torch.as_tensor(value) for name, value in self._loaded.pop(_METRICS, {}).items()}
         )
         if (states := self._loaded.pop(_STATES, None)) is not None:
             load_metrics(trainer, module, states)
+        restore_numbers(trainer, self._loaded.pop("optimizer_states", []))
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """Returns what all processes do now.

@@ -14,7 +14,7 @@ from torchmetrics import Metric
 
 from ._checkpoint_io import Checkpoint
 from ._loader import seed_other_loaders
-from ._metric_states import join_retrieved
+from ._metric_states import State, join_retrieved
 from ._randomness import Purpose, derived_seed, seed_generators
 from ._upstream import average_of, callbacks_of, follow_until_averaging, keep_average
 from ._upstream_loop import count_in_floats
@@ -37,6 +37,15 @@ def restore_numbers(trainer: Trainer, saved: Sequence[Checkpoint]) -> None:
             for name, value in (states["state"].get(place) or {}).items():
                 if isinstance(value, Tensor) and value.dtype != now[name].dtype:
                     now[name] = value.to(now[name].device)
+
+
+def restore_gradients(trainer: Trainer, module: LightningModule, saved: Sequence[State]) -> None:
+    """Restores the gradients of this process, by the names of parameters."""
+    if saved:
+        own = saved[trainer.global_rank % len(saved)]
+        for name, parameter in module.named_parameters():
+            if name in own and own[name].shape == parameter.shape:
+                parameter.grad = own[name].to(parameter)
 
 
 def set_metric_dtypes(trainer: Trainer, module: LightningModule) -> None:

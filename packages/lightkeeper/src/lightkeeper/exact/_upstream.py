@@ -56,6 +56,8 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.on_load_checkpoint": "65cfb1da8bfd",
     # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
+    # open_loaders: training's, which Lightning opens before it reads a checkpoint
+    f"{_LIGHTNING}.loops.fit_loop:_FitLoop.setup_data": "3dd1892b85d3",
     # continue_validation_steps: at which step validation logs a value
     f"{_LIGHTNING}.loops.evaluation_loop:_EvaluationLoop.setup_data": "f99868b36a62",
     # steps_saved: or a batch without a step saves once more

@@ -66,12 +66,21 @@ def continue_validation_steps(trainer: Trainer) -> None:
         loop.validated = {}
 
 
-def open_validation(trainer: Trainer) -> None:
-    """Opens the loaders of validation if the run had opened them, as callbacks ask for their length.
+def open_loaders(trainer: Trainer) -> None:
+    """Has loaders be as they are in a run that was not stopped.
 
-    A ``ModelCheckpoint`` leaves an epoch's last step to a validation that has batches, and Lightning
+    Those of training have no place if Lightning has opened them before it read the checkpoint, as
+    ``configure_optimizers`` makes it do by ``trainer.estimated_stepping_batches``. Those of
+    validation are opened if the run had opened them, as callbacks ask for their length: a
+    ``ModelCheckpoint`` leaves an epoch's last step to a validation that has batches, and Lightning
     opens none in an epoch without validation, nor checks sanity where a run resumes.
     """
+    training = trainer.fit_loop
+    states = training._combined_loader_states_to_load
+    if training._combined_loader is not None and training._data_fetcher is not None and states:
+        training._combined_loader._load_state_dicts(states)
+        training._combined_loader_states_to_load = []
+        iter(training._data_fetcher)  # with which loaders begin
     loop = exact_loop(trainer)
     had = trainer.num_sanity_val_steps or loop.validated
     if had and trainer.enable_validation and trainer.val_dataloaders is None:

@@ -1,12 +1,13 @@
 """A loader that starts its workers late, and the end and signals of these workers."""
 
-import atexit
 import copy
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.context import BaseContext
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ def worker_options(workers: int, start: Callable[[int], object] | None = None) -
     """
     if not workers:
         return {}
-    atexit.register(_end_workers)
     return {
         "persistent_workers": True,
         "worker_init_fn": partial(_start_worker, start),
@@ -61,9 +61,14 @@ class LazyDataLoader(DataLoader[Any]):
     """
 
     before_batch: Callable[[int], None] | None = None
+    _process = 0  # the one whose end ends the workers, too
 
     # a generator is all that a ``for`` needs
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self.num_workers and self._process != os.getpid():
+            # not by atexit, which processes of ddp_spawn and ddp_fork leave out
+            Finalize(None, _end_workers, exitpriority=1)
+            self._process = os.getpid()
         try:
             # it draws a seed for workers, in a resumed run of several loaders perhaps within a step
             with torch.random.fork_rng(devices=[]):
@@ -86,6 +91,7 @@ def _start_worker(start: Callable[[int], object] | None, worker: int) -> None:
 
 def _end_workers() -> None:
     """Kills workers that an error has left, as they ignore the signal that Python sends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise an error of it
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()
