@@ -9,7 +9,7 @@ from jsonargparse.typing import Path_fc
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..exact._errors import UserError, listed, require
+from ..exact._errors import UserError, require
 from ..exact._files import write_text
 from ..images._checkpoint import ABOUT, About, DescribedCheckpointIO, read_checkpoint
 from ..images._checkpoints import (
@@ -26,7 +26,7 @@ from ..images._image_files import ImageFilesDataModule
 from ..images._predictions import CollectPredictions
 from ..images._preprocessing import Preprocessing
 from ..images._settings import remembered
-from ..images._unseen import cut_of_training, was_trained_on
+from ..images._unseen import cut_as_in_training, was_trained_on
 from ._classes import ClassParser
 from ._command import Command
 from ._command_line import CommandLine
@@ -207,12 +207,10 @@ class EvaluateCommand(Command):
         if not (is_other or note_change(self.about, self.datamodule)):
             return
         if was_seen := was_trained_on(self.about, self.datamodule, split):
-            cut = cut_of_training(self.about, self.datamodule) if split != "all" else {}
-            options = listed(f"--data.{name} {value}" for name, value in cut.items())
-            advice = f", or cut these as in training, with {options}" if cut else ""
+            advice = cut_as_in_training(self.about, self.datamodule) if split != "all" else ""
             raise UserError(
                 f"--split {split}: some of these images are those it was trained on; name others"
-                f" with --data{advice}"
+                f" with --data{advice and f', or {advice}'}"
             )
         if was_seen is None:
             self.note("the images of training are not here, so these may be among them")

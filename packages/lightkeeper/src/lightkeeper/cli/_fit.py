@@ -257,6 +257,10 @@ class FitCommand(Command):
         self.note(f"training {network} on {devices}: {self.run.path}")
         if self.run.best.exists():
             self.note(f"there is no last.ckpt to resume: '{self.run.best}' will be replaced")
+        if self.trainer.is_global_zero:
+            self._describe.note_weights(
+                self._saved_config.model.init_args.get("weights"), self.datamodule
+            )
         begin_anew(self.trainer)
         log_settings(self.trainer, self._saved_config)
 

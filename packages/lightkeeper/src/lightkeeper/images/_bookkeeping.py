@@ -20,7 +20,7 @@ from ._class_names import require_class_names
 from ._predictions import CollectPredictions
 from ._resuming import require_optimizers, require_restorable
 from ._settings import remembered
-from ._unseen import trained_splits
+from ._unseen import seen_by_weights, trained_splits
 from ._upstream import length_attributes, log_end_of_short_epoch
 
 _LENGTH = "length"
@@ -47,7 +47,8 @@ class DescribeCheckpoint(Callback):
 
     Attributes:
         about: What the checkpoint that was loaded last says of itself.
-        changes_of_data: How the data has changed while the run was stopped, each time.
+        changes_of_data: Why the test may have images that the model was trained on: how the data
+            has changed while the run was stopped, each time, or what its first weights have seen.
     """
 
     def __init__(self) -> None:
@@ -64,6 +65,12 @@ class DescribeCheckpoint(Callback):
         convert_to_double(trainer, pl_module)
         if stage == "fit":
             self._length = _length_options(trainer)
+
+    def note_weights(self, source: object, data: object) -> None:
+        """Notes validation and test images that the weights which training begins with have seen."""
+        if seen := seen_by_weights(source, data):
+            self.changes_of_data.append(seen)
+            note(f"{seen}, or take other weights: metrics on these images are too good")
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint

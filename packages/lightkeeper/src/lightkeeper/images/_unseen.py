@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterable, Mapping
 from hashlib import blake2b, file_digest
 from typing import Any
 
-from ..exact._errors import UserError
+from ..exact._errors import UserError, listed, printable
 from ._batch import ArrayDataset
-from ._checkpoint import About
+from ._checkpoint import ABOUT, About, read_checkpoint
 from ._checkpoints import remembered_data
 from ._data_module import ImageDataModule
 from ._files import FileDataset
@@ -75,14 +75,35 @@ def trained_splits(about: About, digests: Mapping[str, str]) -> list[str]:
     ]
 
 
-def cut_of_training(about: About, data: ImageDataModule) -> dict[str, object]:
-    """Returns the options of splits that differ from those of training, as they were then."""
+def cut_as_in_training(about: About, data: ImageDataModule) -> str:
+    """Advises the options of splits that differ from those of training; empty if none does."""
     trained = about["data"]["init_args"] if about["data"] is not None else {}
-    return {
-        name: trained[name]
+    options = [
+        f"--data.{name} {trained[name]}"
         for name in _OF_SPLITS
         if name in trained and trained[name] != data.hparams.get(name, trained[name])
-    }
+    ]
+    return f"cut these as in training, with {listed(options)}" if options else ""
+
+
+def seen_by_weights(source: object, data: object) -> str:
+    """Describes the splits that have images which weights were trained on; empty if none is known.
+
+    Args:
+        source: The weights that training begins with; those of a run's checkpoint say what they
+            were trained on.
+        data: The data that is trained on now.
+    """
+    if not isinstance(source, str) or not isinstance(data, ImageDataModule):
+        return ""
+    try:
+        about: About = read_checkpoint(source)[ABOUT]
+    except UserError:  # weights of others
+        return ""
+    seen = [split for split in ("val", "test") if was_trained_on(about, data, split)]
+    advice = cut_as_in_training(about, data)
+    text = f"'{printable(source)}' was trained on images that are in {listed(seen)} now"
+    return f"{text}{advice and f'; {advice}'}" if seen else ""
 
 
 def _recut(
