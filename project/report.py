@@ -46,6 +46,9 @@ def main(options: Namespace) -> None:
     page = Path(options.output or run / "report.html")
     require_replaceable(page, ".html")
     metrics = read_metrics(run)
+    shown = {"val", "epoch", "step", "selection", "class_names", "versions"}
+    if not shown <= metrics.keys():
+        raise UserError(f"'{run}': its metrics.json has no {min(shown - metrics.keys())}")
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
     require_tested(model, run, metrics)

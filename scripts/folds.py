@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from lightkeeper.cli import import_modules, read_metrics, run_command
 from lightkeeper.exact import UserError
+from lightkeeper.images import ImageFilesDataModule
 from seeds import line
 from training import train
 
@@ -50,6 +51,14 @@ class Options(FitCLI):
             if path and is_path(path):
                 import_modules(path.rpartition(".")[0])
 
+    def require_folds(self, folds: int) -> None:
+        """Refuses data that a later fold cannot be cut from, before the first one is trained."""
+        data = self.config.data
+        data_class = resolve_name(data.class_path)
+        if issubclass(data_class, ImageFilesDataModule):
+            for fold in range(1, folds + 1):
+                data_class(**{**data.init_args.as_dict(), "fold": fold}).files()
+
 
 def rows_of(run: Path, fold: int) -> list[list[Any]]:
     """Classifies the images that a run has not seen and can be read: COLUMNS, and the probability of each class."""
@@ -76,7 +85,9 @@ def main(name: str, folds: int, options: list[str]) -> None:
     folder = Path("runs") / name
     runs = [folder / f"fold_{fold}" for fold in range(1, folds + 1)]
     of_all = [*options, f"--data.folds={folds}"]
-    Options(of_all).prepare_for_checkpoints()
+    cli = Options(of_all)
+    cli.prepare_for_checkpoints()
+    cli.require_folds(folds)
     for fold, run in enumerate(runs, 1):
         train(run, [*of_all, f"--data.fold={fold}"])
     tests = [read_metrics(run) for run in runs]

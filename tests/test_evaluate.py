@@ -347,10 +347,11 @@ def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     for complaint, command in (
         ("directory does not exist", lambda: report_of(tiny_run, f"--output={absent}")),
         ("directory does not exist", lambda: evaluate(measured, f"--output={absent}")),
-        ("already, and no .html file", lambda: report_of(tiny_run, f"--output={checkpoint}")),
+        ("be a .html file", lambda: report_of(tiny_run, f"--output={checkpoint}")),
+        ("be a .html file", lambda: report_of(tiny_run, "--output=page.pdf")),
         ("already, and a run's own", lambda: evaluate(measured, f"--output={metrics}")),
         (
-            "and no .csv file",
+            "be a .csv file",
             lambda: evaluate(measured, f"--output_predictions={tiny_run}/config.yaml"),
         ),
         ("name that file", lambda: evaluate(measured, "--probabilities")),

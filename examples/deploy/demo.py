@@ -35,14 +35,19 @@ def page(checkpoint, photo=None):
             seen = overlay(image, grad_cam(model, image[None])[0]).permute(1, 2, 0).numpy()
         except ValueError as error:  # of a network with a class token
             gradio.Warning(f"no Grad-CAM: {error}")
-            return prediction.probabilities, None
-        return prediction.probabilities, Image.fromarray(seen).resize((SIDE, SIDE))
+            return prediction.label, prediction.probabilities, None
+        return (
+            prediction.label,
+            prediction.probabilities,
+            Image.fromarray(seen).resize((SIDE, SIDE)),
+        )
 
     return gradio.Interface(
         classify,
         gradio.Image(photo, type="filepath", label="Photo", height=SIDE),
         [
-            gradio.Label(num_top_classes=5, label="Class"),
+            gradio.Textbox(label="Class"),  # by the thresholds, if the checkpoint has any
+            gradio.Label(num_top_classes=5, label="Probabilities", show_heading=False),
             gradio.Image(label="Grad-CAM: where the network looks", height=SIDE),
         ],
         title=f"{model.arch}, {len(model.class_names)} classes",
@@ -58,4 +63,5 @@ def main(options):
 if __name__ == "__main__":
     parser = CommandParser(prog="demo.py", description=__doc__.splitlines()[0])
     parser.add_argument("checkpoint", type=str, help="The checkpoint.")
+    parser.add_import()
     run_command(lambda: main(parser.parse_args()))

@@ -8,7 +8,9 @@ from lightkeeper.exact import UserError
 _RUN_FILES = {"metrics.json", "metrics.csv", "run.json"}
 _FORMATS = {
     *(".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx", ".npy", ".html", ".gz", ".zip"),
-    *(".jpg", ".jpeg", ".png"),
+    *(".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".svg", ".pdf"),
+    *(".npz", ".onnx", ".pt", ".pt2", ".pth", ".ckpt", ".safetensors", ".yaml", ".yml", ".py"),
+    *(".md", ".tex", ".xls", ".ods", ".feather", ".h5", ".db"),
 }
 
 

@@ -177,6 +177,7 @@ def test_a_stopped_script_says_that_it_goes_on_itself_with_a_run_that_has_begun(
     ),
     ("--model=nowhere.Mine", "there is no ImageClassifier 'nowhere.Mine'"),
     ("--data.no_option=3", "Option 'no_option' is not accepted"),
+    ("--data.group=rose|tulip", "too few for 2 folds"),
 )
 def test_what_the_last_step_of_folds_cannot_do_is_refused_before_the_first(
     workplace, monkeypatch, capsys, option, text

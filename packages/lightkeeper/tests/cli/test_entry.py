@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -172,3 +173,22 @@ def test_a_command_that_needs_neither_torch_nor_lightning_imports_neither(names,
 )
 def test_a_run_may_resume_after_what_the_machine_did(text, may):
     assert is_of_machine(RuntimeError(text)) is may
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
+@cases("text code", ("note('so far')", 0), ("end_with_error('wrong')", 2))
+def test_notes_and_errors_that_nobody_can_read_change_no_exit_code(text, code):
+    imports = (
+        "from lightkeeper.exact import note; from lightkeeper.cli._entry import end_with_error"
+    )
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-c", f"{imports}; {text}"], stderr=full)
+    assert ended.returncode == code
+
+
+def test_a_script_that_is_run_by_its_path_imports_modules_from_the_current_folder(tmp_path):
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "label.py"
+    script.write_text("from lightkeeper.cli import import_modules; import_modules('mine')")
+    succeed([sys.executable, str(script)], tmp_path)

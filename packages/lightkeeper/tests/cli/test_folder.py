@@ -1,11 +1,13 @@
 """A run's folder: its names, its lock, its mark of a finished run, and what loggers leave in it."""
 
 import errno
+import json
 import os
 import platform
 import re
 import shutil
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -13,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 from jsonargparse import Namespace
-from lightkeeper.cli._folder import RunFolder
+from lightkeeper.cli._folder import RunFolder, read_metrics
 from lightkeeper.cli._loggers import place_in_folder
 from lightkeeper.cli._training import is_of_folder
 from lightkeeper.exact import UserError
@@ -239,3 +241,21 @@ def test_a_run_lasts_as_long_as_it_did_whatever_the_clock_says(workplace, monkey
         monkeypatch.setattr(f"lightkeeper.cli.{module}.time", clock)
     fit()
     assert read_json(RUN / "run.json")["duration"] == "1:00:00"
+
+
+@cases(
+    "changed",
+    {"test": []},
+    {"test": {"correct": "x"}},
+    {"test": {"loss": [1]}},
+    {"val": 3},
+    {"class_names": None},
+    {"images": [None]},
+    {"selection": True},
+)
+def test_metrics_of_other_types_are_no_finished_run(tmp_path, changed):
+    sound = {"test": {"accuracy": 0.5, "per_class": []}, "val": None, "epoch": 1}
+    for metrics in (sound, sound | changed):
+        (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+        with nullcontext() if metrics == sound else pytest.raises(UserError, match="a damaged one"):
+            assert read_metrics(tmp_path) == metrics

@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from lightkeeper.cli._predict import resume_rows
+from lightkeeper.cli._predict import _number, resume_rows
 from lightkeeper.exact import UserError
 
 HEADER = ["path", "label", "confidence", "error"]
@@ -32,3 +32,7 @@ def test_a_file_of_other_rows_is_refused_and_stays(tmp_path, text):
     with pytest.raises(UserError, match="has other rows or columns"):
         resume_rows(out, HEADER)
     assert out.read_text() == text
+
+
+def test_confidences_are_compared_as_numbers():
+    assert sorted(["", "0.5", "9e-05", "nobody"], key=_number)[:2] == ["9e-05", "0.5"]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from lightkeeper.exact import AtomicCheckpointIO, UserError
 from lightkeeper.images._checkpoint import ABOUT, read_checkpoint, read_weights
+from lightkeeper.images._layout import cpu_limit
 from lightkeeper.images._settings import (
     allow_module,
     imported_class,
@@ -64,6 +65,15 @@ def test_a_path_that_is_no_file_is_named(tmp_path, read, name):
 def test_a_file_of_another_project_is_refused(tmp_path, content):
     torch.save(content, path := tmp_path / "foreign.ckpt")
     with pytest.raises(UserError, match=r"foreign\.ckpt' was not written by this project"):
+        read_checkpoint(path)
+
+
+def test_a_version_of_any_length_takes_no_time(whole, tmp_path):
+    content = load(whole / "checkpoints" / "best.ckpt")
+    content["pytorch-lightning_version"] = "2." + "1." * 100_000
+    torch.save(content, path := tmp_path / "long.ckpt")
+    slow = cpu_limit(5, TimeoutError("the search takes too long"))
+    with slow, pytest.raises(UserError, match="must be a version"):
         read_checkpoint(path)
 
 

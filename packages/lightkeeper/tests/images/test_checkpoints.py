@@ -108,6 +108,25 @@ def test_a_best_checkpoint_that_is_lost_while_a_run_is_stopped_is_replaced_by_th
     assert [metrics[split]["accuracy"] for split in ("val", "test")] == accuracies[-2:]
 
 
+class Colours(ToyData):
+    class_names = ["red", "green", "blue"]
+
+
+def test_a_best_checkpoint_of_another_run_is_not_tested(workplace, capsys):
+    """Copied from a run of other classes or another network over that of a stopped run."""
+    fit(
+        "--trainer.max_epochs=1",
+        "--trainer.default_root_dir=other",
+        f"--data={__name__}.Colours",
+    )
+    stop_at(5)
+    shutil.copy("other/run/checkpoints/best.ckpt", BEST)
+    assert f"'{BEST}' is of another run; put this one's back" in one_line(fit, capsys)
+    BEST.unlink()
+    fit()
+    assert f"{BEST}' is lost or damaged; " in capsys.readouterr().err
+
+
 def test_a_best_checkpoint_without_a_last_one_is_not_replaced_in_silence(workplace, capsys):
     stop_at(7)
     for path in {*LAST.parent.iterdir()} - {BEST}:

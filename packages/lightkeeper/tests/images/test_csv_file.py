@@ -415,3 +415,7 @@ def test_parquet_is_read_and_one_that_holds_images_is_for_another_data_module(ro
         write_parquet(file, columns)
         with pytest.raises(UserError, match=message):
             module(file).files()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-60] + b"\xff" * 40 + whole[-20:])
+    with pytest.raises(UserError, match=r"t\.parquet"):
+        module(file).files()

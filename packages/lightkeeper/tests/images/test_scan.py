@@ -37,7 +37,7 @@ def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_b
     names = ("a", "a/field", "a/field/far/away", "a/field.jpg", "b", "b/field", "only below/sub")
     root = write_folder(tmp_path, dict.fromkeys(names, 3))
     expected = ImageFolder(str(root))
-    for name in (".git", "__MACOSX", "@eaDir", "#recycle", "System Volume Information"):
+    for name in (".git", "__MACOSX", "@eaDir", "#recycle", "$Recycle.Bin", "~syncthing~x"):
         write_folder(root, dict.fromkeys((f"{name}/a", f"a/{name}", f"a/field/{name}"), 2))
     data = Files(str(root))
     assert data.class_names == expected.classes

@@ -18,12 +18,11 @@ from traceback import walk_tb
 from typing import NoReturn
 
 from ..exact._errors import (
-    LINES,
     WORKER_DIED,
     LocalError,
     UserError,
     is_first_on_machine,
-    printable,
+    note,
 )
 from ..images._quiet import quiet_libraries
 
@@ -135,7 +134,7 @@ def _end_of_thread(ended: threading.ExceptHookArgs) -> None:
     if text is None:
         threading.__excepthook__(ended)
     else:
-        sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
+        note(f"error: {text}")
 
 
 def _open_closed_streams() -> None:
@@ -155,7 +154,7 @@ def _open_closed_streams() -> None:
 def end_with_error(text: str, is_local: bool = False) -> NoReturn:
     """Ends the program with code 2 and a line, from each machine or, if local, each process."""
     if is_first_on_machine() or is_local:
-        sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
+        note(f"error: {text}")
     else:  # the launcher ends all processes as soon as one has ended: wait for the first one's line
         time.sleep(5.0)
     sys.exit(2)

@@ -49,6 +49,7 @@ from ._training import (
     is_of_machine,
     keeps_last,
     record_of,
+    require_own_best,
     test_best,
     train,
     way_to_resume,
@@ -257,10 +258,9 @@ class FitCommand(Command):
         self.note(f"training {network} on {devices}: {self.run.path}")
         if self.run.best.exists():
             self.note(f"there is no last.ckpt to resume: '{self.run.best}' will be replaced")
-        if self.trainer.is_global_zero:
-            self._describe.note_weights(
-                self._saved_config.model.init_args.get("weights"), self.datamodule
-            )
+        self._describe.note_weights(
+            self._saved_config.model.init_args.get("weights"), self.datamodule
+        )
         begin_anew(self.trainer)
         log_settings(self.trainer, self._saved_config)
 
@@ -272,6 +272,7 @@ class FitCommand(Command):
                 f"'{self.run.path}' resumes only with --callbacks.last_checkpoint; or use another"
                 " --name"
             )
+        require_own_best(self.run.best, about)
         changes: list[str] = []
         if not self._earlier:
             changes.append("options may be others, as config.yaml is lost")

@@ -10,13 +10,40 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ..exact._errors import UserError, note, printable, require
 from ..exact._files import CHECKPOINTS, LAST, PREVIOUS, write_text
 
 Metrics = dict[str, Any]
 """A run's final metrics, as JSON has them."""
+
+
+class _OfSet(TypedDict, total=False):
+    """The types of usual metrics of a set; it may have others."""
+
+    accuracy: float
+    top5: float
+    f1: float
+    loss: float
+    correct: float
+    top5_correct: float
+    total: float
+
+
+class _Final(TypedDict):
+    """The types of a run's final metrics, of which an earlier version may have fewer."""
+
+    test: _OfSet
+    val: NotRequired[_OfSet | None]
+    epoch: NotRequired[int]
+    step: NotRequired[int]
+    selection: NotRequired[dict[str, str] | None]
+    class_names: NotRequired[list[str]]
+    versions: NotRequired[dict[str, str]]
+    images: NotRequired[dict[str, int] | None]
+
+
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
 
 
@@ -150,9 +177,11 @@ def read_metrics(run: str | Path) -> Metrics:
     path = Path(run) / "metrics.json"
     with suppress(OSError, ValueError, RecursionError):
         # reading a named pipe would wait for ever
-        metrics = json.loads(path.read_text()) if path.is_file() else None
-        if isinstance(metrics, dict) and isinstance(metrics.get("test"), dict):
-            return metrics
+        metrics: Metrics = json.loads(path.read_text()) if path.is_file() else {}
+        from ..images._schema import require_fit  # here, as it imports torch
+
+        require_fit(metrics, _Final)  # a MisfitError is a ValueError
+        return metrics
     raise UserError(f"'{run}' is no finished run: it has no metrics.json, or a damaged one")
 
 

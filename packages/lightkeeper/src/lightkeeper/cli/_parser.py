@@ -166,6 +166,8 @@ def import_modules(names: str) -> str:
     """Imports modules, whose classes checkpoints may name from then on."""
     from ..images._settings import allow_module  # here, as it imports torch
 
+    if os.getcwd() not in sys.path and "" not in sys.path:  # of a script that is run by its path
+        sys.path.append(os.getcwd())
     for name in names.split(","):
         is_module = all(map(str.isidentifier, name.split(".")))
         require(is_module, "--import", names, "a module, as my_package.my_module, or several: a,b")

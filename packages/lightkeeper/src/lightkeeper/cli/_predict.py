@@ -86,7 +86,7 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
     ours = [path for path in paths if to_nfc(path) in done]  # other rows may be others', too
     # compared with their new rows, in case of another checkpoint or other options: the least sure
     # one, whose label --abstain may leave out, and the newest
-    least = sorted(ours, key=lambda path: done[to_nfc(path)][_CONFIDENCE] or "1")[:1]
+    least = sorted(ours, key=lambda path: _number(done[to_nfc(path)][_CONFIDENCE]))[:1]
     compared = [*dict.fromkeys([*least, *ours[-_COMPARED:]])]
     writer.earlier = {to_nfc(path): done[to_nfc(path)] for path in compared}
     files.paths = [*compared, *(path for path in paths if to_nfc(path) not in done)]
@@ -280,6 +280,14 @@ def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[st
     with whole_file(Path(path)) as partial, open(partial, "w", **_CSV) as whole:
         csv.writer(whole, lineterminator="\n").writerows(rows)
     return rows[1:]
+
+
+def _number(cell: str) -> float:
+    """Returns a confidence; 1 for a file that could not be read, and for other text."""
+    try:
+        return float(cell)
+    except ValueError:
+        return 1.0
 
 
 def _require_same(before: list[str], row: list[object]) -> None:

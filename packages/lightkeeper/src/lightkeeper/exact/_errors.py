@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 
 LINES = "\n"
 _LONGEST_LINE = 2000  # characters, more than those of a long path and its message
@@ -66,7 +67,8 @@ def _shortened(line: str) -> str:
 
 def note(text: str) -> None:
     """Prints a line about the work to standard error; standard output is for results."""
-    print(printable(text, keep=LINES), file=sys.stderr, flush=True)
+    with suppress(OSError):  # work goes on if nobody reads, or the disk of a log is full
+        print(printable(text, keep=LINES), file=sys.stderr, flush=True)
 
 
 def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:

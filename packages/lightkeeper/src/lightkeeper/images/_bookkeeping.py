@@ -66,6 +66,7 @@ class DescribeCheckpoint(Callback):
         if stage == "fit":
             self._length = _length_options(trainer)
 
+    @rank_zero_only
     def note_weights(self, source: object, data: object) -> None:
         """Notes validation and test images that the weights which training begins with have seen."""
         if seen := seen_by_weights(source, data):

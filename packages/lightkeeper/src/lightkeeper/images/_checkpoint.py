@@ -43,7 +43,7 @@ _Coverage = Annotated[
     Rule("99 numbers from 0 to 1", lambda row: len(row) == 99 and all(0 <= x <= 1 for x in row)),
 ]
 _Version = Annotated[
-    str, Rule("a version", lambda text: re.fullmatch(r"[2-9](\.\d+)+([.\w]*\d)?", text) is not None)
+    str, Rule("a version", lambda text: re.fullmatch(r"[2-9]\.\d([.\w]*\d)?", text) is not None)
 ]
 
 

@@ -185,7 +185,11 @@ class ImageFilesDataModule(ResizedDataModule):
         for split in splits:
             if empty := [name for name in names if (split, to_nfc(name)) not in classes]:
                 notes.append(f"no {split} images of {listed(empty, 3)}")
-        keys = ["".join(normalize("NFKC", name).casefold().split()) for name in names]
+        keys = [
+            # without spaces and characters of no width
+            "".join(c for c in normalize("NFKC", name).casefold() if c.isprintable() and c != " ")
+            for name in names
+        ]
         counts = Counter(keys)
         if alike := [name for name, key in zip(names, keys, strict=True) if counts[key] > 1]:
             notes.append(f"{listed(alike, 4)} differ in case, width or spaces alone")

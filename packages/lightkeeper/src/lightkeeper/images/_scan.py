@@ -13,10 +13,12 @@ from ._preprocessing import Bands
 from ._sheet import UTF_16, decoded
 
 _OF_SYSTEMS = {
-    *("__MACOSX", "lost+found"),
-    *("$RECYCLE.BIN", "System Volume Information", "Thumbs.db", "desktop.ini"),  # Windows
-    *("@eaDir", "#recycle", "#snapshot", "@Recycle", "@Recently-Snapshot"),  # Synology, QNAP
+    *("__macosx", "lost+found", "network trash folder"),
+    *("$recycle.bin", "recycler", "system volume information", "thumbs.db", "desktop.ini"),
+    *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "~snapshot"),  # of NAS
 }
+"""Files and folders of operating systems, in small letters: some do not tell these apart."""
+_TEMPORARY = (".", "~$", "~syncthing~")
 
 
 def images_below(
@@ -82,7 +84,7 @@ def is_image(name: str) -> bool:
 
 def is_visible(name: str) -> bool:
     """Returns False for hidden files and folders and those of operating systems."""
-    return not name.startswith(".") and name not in _OF_SYSTEMS
+    return not name.startswith(_TEMPORARY) and name.lower() not in _OF_SYSTEMS
 
 
 def to_nfc(name: str) -> str:

@@ -105,13 +105,17 @@ def _parquet_records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
         raise UserError(
             f"'{printable(file)}' needs the package pyarrow: pip install pyarrow"
         ) from error
-    schema = parquet.read_schema(file)
+    try:
+        schema = parquet.read_schema(file)
+        rows = parquet.read_table(file).to_pylist()
+    except OSError as error:  # pyarrow's of damaged parts, without a number
+        raise error if error.errno else ValueError(str(error)) from error
     if any(types.is_struct(field.type) or types.is_binary(field.type) for field in schema):
         raise UserError(
             f"'{printable(file)}' holds the images themselves; --data hf:FOLDER reads it, with the"
             " folder that it is in"
         )
-    return enumerate(parquet.read_table(file).to_pylist(), start=1)
+    return enumerate(rows, start=1)
 
 
 def _json_records(text: str) -> Iterator[tuple[int, dict[str, object]]]:
