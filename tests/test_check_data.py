@@ -91,6 +91,7 @@ def test_the_same_image_is_found_across_splits_and_classes(tmp_path, inspected):
     shutil.copy(root / "train/a/1.jpg", root / "train/b/1.jpg")  # contradicts
     # the same pixels in another file
     Image.open(root / "train/b/2.jpg").save(root / "test/b/2.bmp")
+    Image.new("I;16", (9, 9)).save(root / "test/b/deep.png")
     _, facts, printed = inspected(root)
     groups = [
         ([file["file"] for file in group["files"]], group["across_splits"], group["across_classes"])
@@ -103,6 +104,7 @@ def test_the_same_image_is_found_across_splits_and_classes(tmp_path, inspected):
     ]
     assert "'train/a/1.jpg' (train) = 'train/b/1.jpg' (train)" in printed.out
     assert re.search(r"same image in two splits +2\n", printed.out)
+    assert "of 1 images of 16 bits, the upper 8 are used" in printed.err
 
 
 def write_csv(path: Path, lines: list[str]) -> Path:
