@@ -191,6 +191,11 @@ def test_a_regular_expression_finds_classes_in_paths(tmp_path, patterns, label_f
         "2 classes from the folders of data/train/; val from val/; test from test/; images in no"
         " class are left out: 1, such as train/image 0.jpg; no val images of b; no test images of b",
     ),
+    (
+        {"train/a": 5, "train/b": 5, "val/a": 0, "val/b": 0},
+        (6, 2, 2),
+        "2 classes from the folders of data/train/; no images in val/",
+    ),
     ({"bus": 5, "train": 5}, (6, 2, 2), "2 classes from the folders of data/"),
 )
 def test_the_layouts_that_people_have_are_understood_and_said(tmp_path, folders, sizes, layout):

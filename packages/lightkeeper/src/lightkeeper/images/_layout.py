@@ -137,6 +137,9 @@ def list_folder(
                 " for each class, as train has; sort them, or move the folder away to cut a"
                 " validation set from train"
             )
+    beside = {f"{path.name}{os.sep}": path for path in Path(root, top).iterdir() if path.is_dir()}
+    empty = sorted(beside.keys() - {*names.values()}) if names["train"] else []
+    notes += [f"no images in {name}" for name in empty if beside[name].name.lower() in SPLIT_OF]
     if outside := [path for paths in loose.values() for path in paths]:
         notes.append(f"images in no class are left out: {len(outside):,}, such as {outside[0]}")
     return files, [*notes, left_out]
