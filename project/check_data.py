@@ -68,7 +68,9 @@ def main(options: Namespace) -> int:
         print(f"  {_shortened(facts['layout'], 1000)}\n\n{survey_table(facts)}")
         deep = sum(count for mode, count in facts["modes"].items() if mode.startswith("I"))
         if deep and options.bits is None:
-            note(f"of {deep:,} images of 16 bits, the upper 8 are used without --bits 16 --channels 1")
+            note(
+                f"of {deep:,} images of 16 bits, the upper 8 are used without --bits 16 --channels 1"
+            )
     if facts["refusal"] is not None:
         note(f"error: {facts['refusal']}")
         return 1

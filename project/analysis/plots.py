@@ -39,7 +39,7 @@ _LOSS_LABELS = {"train/loss": " (training loss)", "val/loss": " (evaluation loss
 
 
 def tick_label(name: str, length: int = 24) -> str:
-    """Shortens a name in its middle to ``length`` characters, and escapes control characters."""
+    """Shortens a name in its middle to at most ``length`` characters, and escapes control characters."""
     name = repr(name)[1:-1]
     if not _font_characters().issuperset(map(ord, name)):
         _note_missing_font()

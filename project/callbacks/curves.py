@@ -2,16 +2,14 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from datetime import timedelta
 from typing import Any
 
 import torch
 from lightkeeper.exact import is_logged, note
-from lightkeeper.images import ImageDataModule
+from lightkeeper.images import ImageBatch, ImageDataModule
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.data import extract_batch_size
-from torch import Tensor
 from torch.optim import Optimizer
 
 _ESTIMATE_STEPS = 10
@@ -54,15 +52,17 @@ class ImagesPerSecond(Callback):
         trainer: Trainer,
         pl_module: Any,
         outputs: object,
-        batch: Sequence[Tensor],
+        batch: Sequence[Sized | None],
         batch_idx: int,
     ) -> None:
         """Logs the speed since it was last logged."""
         self._batches += 1
         self._estimate(trainer)
         if is_logged(trainer):
-            images = self._batches * extract_batch_size(batch) * trainer.world_size
-            pl_module.log("train/images_per_second", images / (time.perf_counter() - self._since))
+            first = next(part for part in batch if part is not None)  # of a loader that has ended
+            images = first.images if isinstance(first, ImageBatch) else first  # of several loaders
+            count = self._batches * len(images) * trainer.world_size
+            pl_module.log("train/images_per_second", count / (time.perf_counter() - self._since))
             self.on_train_epoch_start(trainer, pl_module)
 
     def _estimate(self, trainer: Trainer) -> None:

@@ -282,7 +282,7 @@ def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace)
     assert not differences(*ends)
 
 
-@cases("positions", [3, 1], np.array([3, 1]), torch.tensor([3, 1]))
+@cases("positions", [3, 1], np.array([3, 1], np.uint8), torch.tensor([3, 1], dtype=torch.int16))
 def test_a_sampler_of_ones_own_yields_numbers_of_any_library(positions):
     data = ToyData()
     data.setup("fit")

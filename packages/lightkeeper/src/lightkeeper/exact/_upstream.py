@@ -130,7 +130,7 @@ def counted(trainer: Trainer) -> tuple[int, int]:
 
 
 def cycles_loaders(trainer: Trainer) -> bool:
-    """Returns True if shorter training loaders begin again until the longest one ends."""
+    """Returns False if training loaders that have ended wait for the longest one, as ``max_size``."""
     loader = trainer.fit_loop._combined_loader
     return loader is None or loader._mode != "max_size"
 

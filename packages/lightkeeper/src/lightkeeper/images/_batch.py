@@ -66,7 +66,7 @@ def digest_of(names: Iterable[str], labels: Tensor | None = None) -> str:
 def split_keys(keys: Keys) -> tuple[int, Tensor]:
     """Returns a batch's epoch, 0 for plain indices, and its samples' indices, int64 (N,)."""
     if not isinstance(keys[0], tuple):  # of a sampler of one's own perhaps NumPy's or torch's
-        return 0, torch.tensor(keys)
+        return 0, torch.as_tensor(keys, dtype=torch.int64)
     epochs, indices = zip(*cast(Sequence[tuple[int, int]], keys), strict=True)
     return epochs[0], torch.tensor(indices)
 

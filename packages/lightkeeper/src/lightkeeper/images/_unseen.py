@@ -109,7 +109,7 @@ def seen_by_weights(source: object, data: object) -> str:
 def _recut(
     data: ImageDataModule, data_class: type[ImageDataModule], options: Mapping[str, Any]
 ) -> ImageDataModule | None:
-    """Returns the same data in the splits of a checkpoint; None if its class is another."""
+    """Returns the same data in the splits of a checkpoint; None if it was trained on another kind of data."""
     own = dict(data.hparams)
     cut = {name: options[name] for name in _OF_SPLITS if name in options and name in own}
     if isinstance(data, MapDatasetModule) and issubclass(data_class, MapDatasetModule):
