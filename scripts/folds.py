@@ -12,6 +12,7 @@ from pkgutil import resolve_name
 from typing import Any, cast
 
 import torch
+from jsonargparse import Namespace
 from lightkeeper.cli import import_modules, read_metrics, run_command
 from lightkeeper.exact import UserError
 from lightkeeper.images import ImageFilesDataModule
@@ -57,7 +58,12 @@ class Options(FitCLI):
         data_class = resolve_name(data.class_path)
         if issubclass(data_class, ImageFilesDataModule):
             for fold in range(1, folds + 1):
-                data_class(**{**data.init_args.as_dict(), "fold": fold}).files()
+                config = self.config.clone()
+                config.data.init_args.fold = fold
+                chosen = Namespace(data=config.data)  # type: ignore[no-untyped-call]
+                images = self.parser.instantiate_classes(chosen).data
+                if images.source.exists():  # or the first fold downloads them
+                    images.files()
 
 
 def rows_of(run: Path, fold: int) -> list[list[Any]]:

@@ -17,6 +17,8 @@ from lightkeeper.exact import (
     UserError,
     newest_checkpoint,
 )
+from lightkeeper.exact._loader import seed_other_loaders
+from lightkeeper.exact._randomness import Purpose
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BasePredictionWriter,
@@ -219,3 +221,17 @@ def test_an_address_is_refused_before_a_folder_of_its_name_is_made(workplace):
     with pytest.raises(UserError, match="storage_options: must be left out"):
         AtomicCheckpointIO("run").save_checkpoint({}, "run/a.ckpt", {"retries": 1})
     assert not [*workplace.iterdir()]
+
+
+def test_processes_draw_alike_in_loaders_of_ones_own_by_which_samplers_deal(workplace, monkeypatch):
+    monkeypatch.setenv("PL_GLOBAL_SEED", "1")
+    drawn = []
+    for rank in (0, 1):
+        trainer = script(max_epochs=1)
+        trainer.fit(Numbers(), DataLoader(cast(Any, range(16))))
+        monkeypatch.setattr(type(trainer), "global_rank", rank)
+        for purpose in (Purpose.FETCH, Purpose.STEP):
+            seed_other_loaders(trainer, purpose)
+            drawn.append(torch.rand(()).item())
+    assert drawn[:2] == drawn[2:]
+    assert len({*drawn}) == 2

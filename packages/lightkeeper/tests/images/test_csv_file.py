@@ -186,7 +186,7 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
     (
         {"t.csv": lines("path,label", *each(12, lambda i: f"img/i{i}.jpg,{ALIKE[i % 2]}"))},
         ALIKE,
-        "from the column label; Cat and c\uff41 t differ in case, width or spaces alone",
+        "from the column label; Cat and c\uff41 t differ in case, width, spaces or invisible characters alone",
     ),
     (
         {

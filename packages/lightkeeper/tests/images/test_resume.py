@@ -107,6 +107,12 @@ class Stops(Callback):
     def on_train_batch_end(self, trainer, pl_module, *_) -> None:
         trainer.should_stop = trainer.should_stop or trainer.global_step == self.step
 
+    def state_dict(self) -> Any:  # Lightning saves whatever it is
+        return [self.step]
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        assert state_dict == [self.step]
+
 
 class Ticking(ToyClassifier):
     """A second passes in each step, for Lightning's timer."""

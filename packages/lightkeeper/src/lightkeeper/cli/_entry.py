@@ -106,7 +106,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        sys.stderr.write("\nstopped\n")
+        note("\nstopped")
         sys.exit(130)
     except Exception as error:
         try:

@@ -326,11 +326,11 @@ def seed_batch(trainer: Trainer, seed: int, number: int) -> None:
 def seed_other_loaders(trainer: Trainer, purpose: Purpose) -> None:
     """Seeds what is drawn in a batch of loaders of one's own, if ``seed_everything`` was called.
 
-    By (seed, epoch, batch, rank), as :class:`ExactDataLoader` does.
+    By (seed, epoch, batch), alike on all processes: a sampler may deal by numbers that it draws.
     """
     seed = os.environ.get("PL_GLOBAL_SEED")
     if seed and not all(isinstance(part, LazyDataLoader) for part in training_loaders(trainer)):
-        place = (purpose, int(seed), *counted(trainer), trainer.global_rank)
+        place = (purpose, int(seed), *counted(trainer))
         seed_generators(derived_seed(*place), trainer.strategy.root_device)
 
 

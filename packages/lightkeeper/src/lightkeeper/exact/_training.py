@@ -84,7 +84,7 @@ class ExactTraining(Callback):
     * All processes validate the first one's buffers, such as BatchNorm's statistics, which DDP does
       not synchronise after the last step.
     * Retrieval metrics may have seen more batches on some processes than on others.
-    * Steps draw random numbers by (seed, epoch, batch, rank) with other loaders, too.
+    * Steps draw random numbers by (seed, epoch, batch) with other loaders, too.
     * A :class:`~lightning.pytorch.callbacks.GradientAccumulationScheduler` counts from the start in
       an epoch within which a run resumes.
     """

@@ -71,7 +71,7 @@ class DescribeCheckpoint(Callback):
         """Notes validation and test images that the weights which training begins with have seen."""
         if seen := seen_by_weights(source, data):
             self.changes_of_data.append(seen)
-            note(f"{seen}, or take other weights: metrics on these images are too good")
+            note(f"{seen}, or take other weights: metrics on these images would be too good")
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint

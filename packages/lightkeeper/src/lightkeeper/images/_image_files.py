@@ -20,7 +20,7 @@ from ._files import FileDataset, ImageCache, mean_and_std
 from ._layout import ImageFile, Listing, alternatives, class_order, list_folder
 from ._preprocessing import Preprocessing
 from ._resized import ResizedDataModule
-from ._scan import to_nfc
+from ._scan import is_invisible, to_nfc
 from ._splits import SPLITS, grouped_split
 from ._table import Table
 
@@ -186,13 +186,14 @@ class ImageFilesDataModule(ResizedDataModule):
             if empty := [name for name in names if (split, to_nfc(name)) not in classes]:
                 notes.append(f"no {split} images of {listed(empty, 3)}")
         keys = [
-            # without spaces and characters of no width
-            "".join(c for c in normalize("NFKC", name).casefold() if c.isprintable() and c != " ")
+            "".join(c for c in normalize("NFKC", name).casefold() if not is_invisible(c))
             for name in names
         ]
         counts = Counter(keys)
         if alike := [name for name, key in zip(names, keys, strict=True) if counts[key] > 1]:
-            notes.append(f"{listed(alike, 4)} differ in case, width or spaces alone")
+            notes.append(
+                f"{listed(alike, 4)} differ in case, width, spaces or invisible characters alone"
+            )
         if self.group is not None:
             _require_whole_groups(files)
             count = len({file.group for file in files})

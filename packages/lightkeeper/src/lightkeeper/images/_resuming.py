@@ -126,7 +126,8 @@ def _common(example: Mapping[str, object], names: Container[object]) -> dict[str
 
 def _require_state_of(callback: Callback, state: Any) -> None:
     """Requires a state of Lightning's callbacks; those of others know what they saved."""
-    require_fit(state, dict)
+    if isinstance(callback.state_dict(), dict):  # one's own may save a list
+        require_fit(state, dict)
     is_theirs = type(callback).load_state_dict.__module__.startswith("lightning.pytorch")
     if is_theirs or isinstance(callback, ModelCheckpoint):
         if isinstance(callback, ModelCheckpoint):

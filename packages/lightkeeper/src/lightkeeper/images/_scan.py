@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
-from unicodedata import normalize
+from unicodedata import category, normalize
 
 from ..exact._errors import listed
 from ._decode import IMAGE_SUFFIXES
@@ -14,7 +14,7 @@ from ._sheet import UTF_16, decoded
 
 _OF_SYSTEMS = {
     *("__macosx", "lost+found", "network trash folder"),
-    *("$recycle.bin", "recycler", "system volume information", "thumbs.db", "desktop.ini"),
+    *("$recycle.bin", "system volume information", "thumbs.db", "desktop.ini"),
     *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "~snapshot"),  # of NAS
 }
 """Files and folders of operating systems, in small letters: some do not tell these apart."""
@@ -96,6 +96,12 @@ def to_nfc(name: str) -> str:
     if name.isascii():
         return name
     return normalize("NFC", name).encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def is_invisible(character: str) -> bool:
+    """Returns True for spaces and characters of no width, such as joiners and variation selectors."""
+    is_selector = character in "\u034f\ufe0e\ufe0f"
+    return character.isspace() or category(character) == "Cf" or is_selector
 
 
 def image_paths(

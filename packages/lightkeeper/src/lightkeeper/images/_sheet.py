@@ -107,10 +107,11 @@ def _parquet_records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
         ) from error
     try:
         schema = parquet.read_schema(file)
-        rows = parquet.read_table(file).to_pylist()
+        has_images = any(types.is_struct(f.type) or types.is_binary(f.type) for f in schema)
+        rows = [] if has_images else parquet.read_table(file).to_pylist()
     except OSError as error:  # pyarrow's of damaged parts, without a number
         raise error if error.errno else ValueError(str(error)) from error
-    if any(types.is_struct(field.type) or types.is_binary(field.type) for field in schema):
+    if has_images:
         raise UserError(
             f"'{printable(file)}' holds the images themselves; --data hf:FOLDER reads it, with the"
             " folder that it is in"

@@ -79,7 +79,7 @@ def cut_as_in_training(about: About, data: ImageDataModule) -> str:
     """Advises the options of splits that differ from those of training; empty if none does."""
     trained = about["data"]["init_args"] if about["data"] is not None else {}
     options = [
-        f"--data.{name} {trained[name]}"
+        f"--data.{name} {'null' if trained[name] is None else trained[name]}"
         for name in _OF_SPLITS
         if name in trained and trained[name] != data.hparams.get(name, trained[name])
     ]
@@ -87,7 +87,7 @@ def cut_as_in_training(about: About, data: ImageDataModule) -> str:
 
 
 def seen_by_weights(source: object, data: object) -> str:
-    """Describes the splits that have images which weights were trained on; empty if none is known.
+    """Describes splits whose images weights may have been trained on; empty if none is known.
 
     Args:
         source: The weights that training begins with; those of a run's checkpoint say what they
@@ -102,7 +102,7 @@ def seen_by_weights(source: object, data: object) -> str:
         return ""
     seen = [split for split in ("val", "test") if was_trained_on(about, data, split)]
     advice = cut_as_in_training(about, data)
-    text = f"'{printable(source)}' was trained on images that are in {listed(seen)} now"
+    text = f"'{printable(source)}' may have been trained on images that are in {listed(seen)} now"
     return f"{text}{advice and f'; {advice}'}" if seen else ""
 
 
