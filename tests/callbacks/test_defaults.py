@@ -212,8 +212,12 @@ def test_the_first_steps_say_once_how_long_training_will_take(workplace, monkeyp
     clock = SimpleNamespace(perf_counter=lambda: now[-1])
     monkeypatch.setattr("project.callbacks.curves.time", clock)
     tick = LambdaCallback(on_train_batch_start=lambda *_: now.append(now[-1] + 2))
-    data = (f"--data={__name__}.TwoLoaders", *TINY_DATA, "--trainer.max_epochs=10")
-    run = small(f"--model={__name__}.FirstLoader", callbacks=[tick], data=data)
+    run = small(
+        f"--model={__name__}.FirstLoader",
+        "--trainer.max_epochs=10",
+        callbacks=[tick],
+        data=(f"--data={__name__}.TwoLoaders", *TINY_DATA),
+    )
     said = re.findall("training will take about (.*) \\(", capsys.readouterr().err)
     assert said == ["0:00:58"]  # 40 steps without the first 11, of 2 seconds each
     speeds = read_curves(RUN)["train/images_per_second"].values()
