@@ -92,21 +92,23 @@ class LearningRate(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reads the rate, for modules that step by hand and whose first batch may take no step."""
-        self._rates = [
-            float(group["lr"])
-            for optimizer in trainer.optimizers[:1]  # none, if the module has no optimizer
-            for group in optimizer.param_groups[:1]
-        ]
+        self._rate = _first_rate(trainer.optimizers)
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Keeps the learning rate of this step, before the schedule changes it."""
-        self._rates = [float(group["lr"]) for group in optimizer.param_groups[:1]]
+        self._rate = _first_rate([optimizer])
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: object, batch: object, batch_idx: int
     ) -> None:
         """Logs the learning rate."""
-        if self._rates and is_logged(trainer):
-            pl_module.log("learning_rate", self._rates[0])
+        if self._rate is not None and is_logged(trainer):
+            pl_module.log("learning_rate", self._rate)
+
+
+def _first_rate(optimizers: Sequence[Optimizer]) -> float | None:
+    """Returns the rate of the first group; None of a module without optimizers."""
+    rates = (float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups)
+    return next(rates, None)  # Lightning stands in for none with one without groups

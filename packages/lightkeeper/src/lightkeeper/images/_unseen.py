@@ -101,15 +101,16 @@ def seen_by_weights(source: object, data: object) -> str:
     except UserError:  # weights of others
         return ""
     seen = [split for split in ("val", "test") if was_trained_on(about, data, split)]
-    advice = cut_as_in_training(about, data)
+    if not seen:
+        return ""
     text = f"'{printable(source)}' may have been trained on images that are in {listed(seen)} now"
-    return f"{text}{advice and f'; {advice}'}" if seen else ""
+    return "; ".join(filter(None, [text, cut_as_in_training(about, data)]))
 
 
 def _recut(
     data: ImageDataModule, data_class: type[ImageDataModule], options: Mapping[str, Any]
 ) -> ImageDataModule | None:
-    """Returns the same data in the splits of a checkpoint; None if it was trained on another kind of data."""
+    """Returns the same data in the splits of a checkpoint; None if that saw another kind of data."""
     own = dict(data.hparams)
     cut = {name: options[name] for name in _OF_SPLITS if name in options and name in own}
     if isinstance(data, MapDatasetModule) and issubclass(data_class, MapDatasetModule):
