@@ -1,10 +1,12 @@
 """Loader workers that cannot send a batch or are killed: one line says so, and nothing waits."""
 
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
+from multiprocessing import active_children
 from typing import Any
 from unittest.mock import Mock
 
@@ -116,3 +118,16 @@ def test_workers_that_an_error_leaves_behind_do_not_keep_the_process_from_ending
     """Where the started process waits for ever, its own time limit kills it first."""
     ended = subprocess.run(["timeout", "60", sys.executable, "-c", LEAVE + start], timeout=120)
     assert ended.returncode == 3
+
+
+def test_workers_end_where_their_loader_is_collected_in_a_circle():
+    """As where a second trainer replaces a first: each holds its loaders, and they hold it."""
+    data = attached(ToyData(batch_size=4, num_workers=2))
+    batches = iter(data.train_dataloader())
+    next(batches)
+    workers = {*active_children()}
+    data.circle = batches  # type: ignore[attr-defined]
+    del data, batches
+    gc.collect()
+    assert len(workers) >= 2
+    assert not workers & {*active_children()}
