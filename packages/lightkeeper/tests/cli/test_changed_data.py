@@ -184,7 +184,7 @@ def test_a_run_keeps_its_height_and_width_which_its_checkpoint_says(workplace, c
         assert "--data.image_size" in line
 
 
-def test_weights_that_have_seen_what_is_measured_now_are_noted(workplace, capsys):
+def test_weights_that_have_seen_what_is_measured_now_are_noted(workplace, capsys, monkeypatch):
     write_folder(Path("images"), {"red": 30, "blue": 30})
     model = "--model=tests.images.test_resume.WeightedClassifier"
     fit(*FILES, model, "--data.split_seed=1", "--data.group=null", "--trainer.max_epochs=1")
@@ -202,3 +202,8 @@ def test_weights_that_have_seen_what_is_measured_now_are_noted(workplace, capsys
     fit(*start, "--data.split_seed=1", "--name=third")
     assert "trained on" not in capsys.readouterr().err
     assert "changes_of_data" not in read_json("second/third/metrics.json")
+    address = "https://example.com/weights.ckpt"
+    monkeypatch.setenv("TORCH_HOME", str(Path("hub").absolute()))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda _, to, *__: weights.rename(to))
+    fit(*start, f"--model.weights={address}", "--name=fourth")
+    assert f"'{address}' may have been trained on" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 import pytest
 import torch
+from lightkeeper.images._checkpoint import weights_file
 from lightning.pytorch.callbacks import Callback
 from torch.optim import SGD
 
@@ -269,7 +270,7 @@ class WeightedClassifier(ToyClassifier):
 
     def __init__(self, *args: Any, weights: str | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
-        assert weights is None or Path(weights).exists()
+        assert weights is None or weights_file(weights).exists()
 
 
 def test_weights_that_a_run_began_with_are_not_read_again_and_cannot_change(workplace, capsys):

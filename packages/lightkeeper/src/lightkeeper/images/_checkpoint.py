@@ -190,6 +190,12 @@ class Weights(NamedTuple):
     others: Sequence[str] = ()
 
 
+def weights_file(source: str | Path) -> Path:
+    """Returns the file of weights, which is downloaded once if ``source`` is its address."""
+    is_address = str(source).startswith(("http://", "https://"))
+    return fetch_weights(str(source)) if is_address else Path(source)
+
+
 def read_weights(source: str | Path) -> Weights:
     """Reads the tensors that a file is or contains, whatever script saved it.
 
@@ -201,8 +207,7 @@ def read_weights(source: str | Path) -> Weights:
     Raises:
         UserError: The file is missing or damaged, or has no dict of tensors.
     """
-    is_address = str(source).startswith(("http://", "https://"))
-    path = fetch_weights(str(source)) if is_address else Path(source)
+    path = weights_file(source)
     with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
         content = _described(_read(path))
     if not _has_description(content):

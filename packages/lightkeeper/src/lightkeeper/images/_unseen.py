@@ -8,7 +8,7 @@ from typing import Any
 
 from ..exact._errors import UserError, listed, printable
 from ._batch import ArrayDataset
-from ._checkpoint import ABOUT, About, read_checkpoint
+from ._checkpoint import ABOUT, About, read_checkpoint, weights_file
 from ._checkpoints import remembered_data
 from ._data_module import ImageDataModule
 from ._files import FileDataset
@@ -97,7 +97,7 @@ def seen_by_weights(source: object, data: object) -> str:
     if not isinstance(source, str) or not isinstance(data, ImageDataModule):
         return ""
     try:
-        about: About = read_checkpoint(source)[ABOUT]
+        about: About = read_checkpoint(weights_file(source))[ABOUT]
     except UserError:  # weights of others
         return ""
     seen = [split for split in ("val", "test") if was_trained_on(about, data, split)]
