@@ -126,7 +126,7 @@ def test_workers_end_where_their_loader_is_collected_in_a_circle():
     batches = iter(data.train_dataloader())
     next(batches)
     workers = {*active_children()}
-    data.circle = batches  # type: ignore[attr-defined]
+    data.circle = batches
     del data, batches
     gc.collect()
     assert len(workers) >= 2

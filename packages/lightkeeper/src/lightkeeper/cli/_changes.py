@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..exact._errors import UserError
+from ..images._unseen import SPLIT_OPTIONS
 from ._folder import RunFolder
 
 _KEPT = ("model", "monitor", "mode")
@@ -18,10 +19,7 @@ _MAY_CHANGE = (  # no result depends on these, or another note says so
 )
 _CALLBACKS = "trainer.callbacks"
 # of the data: other splits would test images that were trained on, other sizes compare two tasks
-_OF_SPLITS = (
-    *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
-    *("train_fraction", "group", "label_from", "split_column", "subset"),
-)
+_OF_SPLITS = (*SPLIT_OPTIONS, "label_from", "subset")
 _OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
 # other batches of an epoch would repeat or skip images
 _FIXED = {

@@ -18,7 +18,7 @@ from ._errors import note
 from ._files import write_text
 from ._upstream import is_accumulating
 
-State = dict[str, Any]
+LoggerState = dict[str, Any]
 """Where a logger stood, as plain data."""
 _EVENT_FILES = "events.out.tfevents.*"
 
@@ -27,19 +27,19 @@ _EVENT_FILES = "events.out.tfevents.*"
 class ResumingLogger(Protocol):
     """A logger that can drop what it logged after a checkpoint, as a resumed run logs it again."""
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> LoggerState:
         """Returns where the logger stands, after it has written all that it was given."""
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: LoggerState) -> None:
         """Restores a state; an empty one if a run begins anew."""
 
 
-def save_loggers(trainer: Trainer) -> dict[str, State]:
+def save_loggers(trainer: Trainer) -> dict[str, LoggerState]:
     """Returns the states of the loggers that resume, of the first process."""
     return {name: logger.state_dict() for name, logger in _resuming(trainer).items()}
 
 
-def load_loggers(trainer: Trainer, states: Mapping[str, State]) -> None:
+def load_loggers(trainer: Trainer, states: Mapping[str, LoggerState]) -> None:
     """Restores the states of the loggers that a checkpoint has."""
     for name, logger in _resuming(trainer).items():
         if name in states:
@@ -80,12 +80,12 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
             self._earlier = self._sizes()
         return super().experiment
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> LoggerState:
         """Returns the size of each file in bytes, once everything is written."""
         self.save()
         return self._sizes()
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: LoggerState) -> None:
         """Cuts or removes what was written later; says what is lost."""
         if self._is_loaded and state_dict:  # for another fit of the same trainer
             self.experiment.close()  # or it might write on; it begins another file
@@ -103,7 +103,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
         self._earlier = {}
         self._is_loaded = True
 
-    def _sizes(self) -> State:
+    def _sizes(self) -> LoggerState:
         files = Path(self.log_dir).glob(_EVENT_FILES)
         return {path.name: path.stat().st_size for path in files}
 
@@ -148,13 +148,13 @@ class ResumingCSVLogger(CSVLogger):
             self._replace(sorted(columns), _rows_of(self._file))
         super().save()
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> LoggerState:
         """Returns the names of the columns and the number of rows, once they are written."""
         self.save()
         rows = len(self._file.read_text().splitlines()) - 1 if self._file.exists() else 0
         return {"columns": list(self.experiment.metrics_keys), "rows": rows}
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: LoggerState) -> None:
         """Writes the rows of before; says what is lost."""
         file = self._file  # its writer puts one of before aside, unless that is its own
         if state_dict:

@@ -226,7 +226,7 @@ class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
 
     _in_use: ClassVar[set[BatchQueue]] = set()
 
-    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, obj: object, block: bool = True, timeout: float | None = None) -> None:
         """Puts an object, and stays from now on, as there is a thread to send it."""
         self._in_use.add(self)
         super().put(obj, block, timeout)

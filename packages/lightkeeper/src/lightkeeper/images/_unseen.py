@@ -15,10 +15,11 @@ from ._files import FileDataset
 from ._image_files import ImageFilesDataModule
 from ._map_dataset import MapDatasetModule
 
-_OF_SPLITS = (
+SPLIT_OPTIONS = (
     *("split_seed", "val_fraction", "test_fraction", "folds", "fold"),
     *("train_fraction", "group", "split_column"),
 )
+"""Options of a data module that decide which split an image is in."""
 _OF_PLACES = ("root", "file")
 _SAMPLE = 4096
 _FAILURES = (UserError, OSError, TypeError, ValueError, LookupError, ArithmeticError)
@@ -80,7 +81,7 @@ def cut_as_in_training(about: About, data: ImageDataModule) -> str:
     trained = about["data"]["init_args"] if about["data"] is not None else {}
     options = [
         f"--data.{name} {'null' if trained[name] is None else trained[name]}"
-        for name in _OF_SPLITS
+        for name in SPLIT_OPTIONS
         if name in trained and trained[name] != data.hparams.get(name, trained[name])
     ]
     return f"cut these as in training, with {listed(options)}" if options else ""
@@ -112,14 +113,14 @@ def _recut(
 ) -> ImageDataModule | None:
     """Returns the same data in the splits of a checkpoint; None if that saw another kind of data."""
     own = dict(data.hparams)
-    cut = {name: options[name] for name in _OF_SPLITS if name in options and name in own}
+    cut = {name: options[name] for name in SPLIT_OPTIONS if name in options and name in own}
     if isinstance(data, MapDatasetModule) and issubclass(data_class, MapDatasetModule):
         fractions = {"test": cut["test_fraction"], "val": cut["val_fraction"]}
         datasets = copy.copy(data)  # which are opened already
         datasets.cut(cut["split_seed"], fractions)
         return datasets
     if isinstance(data, ImageFilesDataModule) and issubclass(data_class, ImageFilesDataModule):
-        others = {name: value for name, value in own.items() if name not in _OF_SPLITS}
+        others = {name: value for name, value in own.items() if name not in SPLIT_OPTIONS}
         files = type(data)(**others, **cut)
         files.expect_classes(data.class_names, "the checkpoint")
         return files
