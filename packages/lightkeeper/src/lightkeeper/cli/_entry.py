@@ -44,7 +44,7 @@ _KNOWN = {
     "reset by peer": PEER_ENDED,
     "Early stopping conditioned on metric": "",
     "`val_check_interval` (": "",
-    "surrogates not allowed": "the name of a file is not UTF-8; rename it",
+    "surrogates not allowed": "the name of a file or a class is not UTF-8; rename it",
     "more than 1 value per channel when training": (
         "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size"
     ),
