@@ -49,7 +49,6 @@ from ._training import (
     is_of_machine,
     keeps_last,
     record_of,
-    require_own_best,
     test_best,
     train,
     way_to_resume,
@@ -272,7 +271,6 @@ class FitCommand(Command):
                 f"'{self.run.path}' resumes only with --callbacks.last_checkpoint; or use another"
                 " --name"
             )
-        require_own_best(self.run.best, about)
         changes: list[str] = []
         if not self._earlier:
             changes.append("options may be others, as config.yaml is lost")
