@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -27,7 +26,7 @@ from torch.utils.data import (
 
 from ._errors import UserError, listed, note, require
 from ._randomness import Purpose, derived_seed, held_generators, seed_generators, uniform
-from ._upstream import counted, cycles_loaders, position_of
+from ._upstream import counted, cycles_loaders, position_of, training_loaders
 from ._workers import LazyDataLoader, worker_options
 
 
@@ -281,11 +280,6 @@ class ExactDataLoader(LazyDataLoader):
         ]
         if changes and self.trainer.is_global_zero:
             note(f"{listed(changes)}: the rest of this epoch may repeat or leave out samples")
-
-
-def training_loaders(trainer: Trainer) -> list[object]:
-    """Returns the loaders that a trainer trains on."""
-    return CombinedLoader(trainer.train_dataloader).flattened
 
 
 def note_inexact_loaders(trainer: Trainer) -> None:

@@ -62,7 +62,7 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.loops.evaluation_loop:_EvaluationLoop.setup_data": "f99868b36a62",
     # steps_saved: or a batch without a step saves once more
     f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint._should_skip_saving_checkpoint": "c5eab31530c7",
-    # cycles_loaders: its mode, of which it has no public name
+    # training_loaders, cycles_loaders: training's; its mode, of which it has no public name
     f"{_LIGHTNING}.utilities.combined_loader:CombinedLoader.__init__": "43088910b69d",
     # follow_until_averaging: the average is the initial weights until its first update
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
@@ -127,6 +127,12 @@ def counted(trainer: Trainer) -> tuple[int, int]:
     loop = trainer.fit_loop
     epochs: Any = loop.epoch_progress.current  # declared as its base
     return epochs.processed, loop.epoch_loop.batch_progress.current.ready
+
+
+def training_loaders(trainer: Trainer) -> list[object]:
+    """Returns the loaders that a trainer trains on, once they are open."""
+    loader = trainer.fit_loop._combined_loader
+    return [] if loader is None else loader.flattened
 
 
 def cycles_loaders(trainer: Trainer) -> bool:

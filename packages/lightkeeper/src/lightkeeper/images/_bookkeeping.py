@@ -9,10 +9,10 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..exact._checkpoint_io import Checkpoint, keep_plain_options
 from ..exact._errors import UserError, listed, note
-from ..exact._loader import TrainingSampler, behind_batches, training_loaders
+from ..exact._loader import TrainingSampler, behind_batches
 from ..exact._plain import plain
 from ..exact._training import ExactTraining, convert_to_double
-from ..exact._upstream import callbacks_of
+from ..exact._upstream import callbacks_of, training_loaders
 from ._batch import ArrayDataset
 from ._checkpoint import ABOUT, CALIBRATION, About
 from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
