@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightkeeper.images._checkpoints import default_mode
+from lightkeeper.images._best_checkpoint import default_mode
 from sklearn import metrics as sklearn
 from torch.nn import functional as F
 from torchmetrics.classification import (

@@ -20,6 +20,7 @@ from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._loggers import begin_anew
 from ..exact._non_finite import StopOnNonFinite
 from ..exact._upstream import callbacks_of
+from ..images._best_checkpoint import BestCheckpoint, default_mode
 from ..images._bookkeeping import DescribeCheckpoint
 from ..images._checkpoint import (
     ABOUT,
@@ -27,11 +28,7 @@ from ..images._checkpoint import (
     DescribedCheckpointIO,
     require_same_classes,
 )
-from ..images._checkpoints import (
-    BestCheckpoint,
-    change_of_data,
-    default_mode,
-)
+from ..images._checkpoints import change_of_data
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
 from ..images._resuming import read_resumable

@@ -26,7 +26,7 @@ from ..exact._last_checkpoint import require_own_files
 from ..exact._processes import end_with_parent
 from ..exact._upstream import callbacks_of
 from ..exact._upstream_loop import exact_loop
-from ..images._checkpoints import BestCheckpoint
+from ..images._best_checkpoint import BestCheckpoint
 from ..images._data_module import ImageDataModule
 
 _FIRST_PID = "LOCAL_RANK_0_PID"  # in the environment of what the first process starts

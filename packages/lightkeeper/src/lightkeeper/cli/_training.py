@@ -13,8 +13,9 @@ from lightning.pytorch.callbacks import Timer
 from ..exact._errors import LocalError, NonFiniteError
 from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._upstream import callbacks_of
+from ..images._best_checkpoint import best_checkpoint
 from ..images._checkpoint import About
-from ..images._checkpoints import best_checkpoint, fitting, measured
+from ..images._checkpoints import fitting, measured
 from ._entry import OF_MACHINE, describe_error
 from ._folder import Metrics, RunFolder
 

@@ -14,8 +14,9 @@ from ..exact._plain import plain
 from ..exact._training import ExactTraining, convert_to_double
 from ..exact._upstream import callbacks_of, training_loaders
 from ._batch import ArrayDataset
+from ._best_checkpoint import BestCheckpoint
 from ._checkpoint import ABOUT, CALIBRATION, About
-from ._checkpoints import BestCheckpoint, change_of_data, describe_run, measured
+from ._checkpoints import change_of_data, describe_run, measured
 from ._class_names import require_class_names
 from ._predictions import CollectPredictions
 from ._resuming import require_optimizers, require_restorable
