@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightkeeper.exact import is_logged, note
-from lightkeeper.images import ImageBatch, ImageDataModule
+from lightkeeper.images import ImageDataModule
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
@@ -59,9 +59,11 @@ class ImagesPerSecond(Callback):
         self._batches += 1
         self._estimate(trainer)
         if is_logged(trainer):
-            first = next(part for part in batch if part is not None)  # of a loader that has ended
-            images = first.images if isinstance(first, ImageBatch) else first  # of several loaders
-            count = self._batches * len(images) * trainer.world_size
+            first: Any = batch
+            while isinstance(first, list | tuple | dict):  # of several loaders, None once one ended
+                parts = first.values() if isinstance(first, dict) else first
+                first = next(part for part in parts if part is not None)
+            count = self._batches * len(first) * trainer.world_size
             pl_module.log("train/images_per_second", count / (time.perf_counter() - self._since))
             self.on_train_epoch_start(trainer, pl_module)
 

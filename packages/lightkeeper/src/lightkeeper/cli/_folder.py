@@ -17,7 +17,7 @@ from ..exact._files import CHECKPOINTS, LAST, PREVIOUS, write_text
 
 Metrics = dict[str, Any]
 """A run's final metrics, as JSON has them."""
-_NUMBERS = ("accuracy", "top5", "loss", "correct", "top5_correct", "total")
+_NUMBERS = ("accuracy", "top5", "f1", "loss", "correct", "top5_correct", "total")
 _TYPES = {
     "test": dict,
     "val": dict | None,

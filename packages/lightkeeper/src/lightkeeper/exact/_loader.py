@@ -152,7 +152,8 @@ class ExactDataLoader(LazyDataLoader):
     * the k-th batch of an epoch has the same samples on any number of devices and workers, and a
       resumed run continues with the next batch;
     * a dataset that draws random numbers, from Python, NumPy, torch or a generator that it holds,
-      draws them by (seed, epoch, index), and a training step by (seed, epoch, batch, rank);
+      draws them by (seed, epoch, index), and a training step by (seed, epoch, batch, rank), or
+      beside a training loader of one's own by (seed, epoch, batch);
     * an evaluation serves each sample once; its last batches may be smaller on some processes.
 
     Args:

@@ -12,7 +12,7 @@ import multiprocessing.queues
 import os
 import sys
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ._errors import ROOM_FOR_WORKERS, UserError
 
@@ -224,23 +224,7 @@ def restore_steps_saved(trainer: Trainer, steps: dict[str, int]) -> None:
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
-    """A queue of batches that ends its worker where one cannot be sent.
-
-    It stays until it is closed. Otherwise Python, where it collects a loader as garbage, ends the
-    queue's thread before torch's ``__del__`` tells the workers by it that they should end.
-    """
-
-    _in_use: ClassVar[set[BatchQueue]] = set()
-
-    def put(self, obj: object, block: bool = True, timeout: float | None = None) -> None:
-        """Puts an object, and stays from now on, as there is a thread to send it."""
-        self._in_use.add(self)
-        super().put(obj, block, timeout)
-
-    def close(self) -> None:
-        """Closes the queue, as torch does when its workers have ended."""
-        super().close()
-        self._in_use.discard(self)
+    """A queue of batches that ends its worker where one cannot be sent."""
 
     # Python calls this hook, which has no public name, in the queue's own thread; its default
     # prints the error and drops the batch, for which the run would wait for ever

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -41,6 +42,7 @@ def worker_context(workers: int) -> BaseContext:
     """
     context = copy.copy(multiprocessing.get_context())
     context.Queue = partial(BatchQueue, ctx=context)  # type: ignore[method-assign]
+    context.Process = partial(_with_queues, context.Process)  # type: ignore[assignment,misc]
     try:
         # one for each, one for all, and an event, which takes as much
         for queue in [context.Queue() for _ in range(workers + 2)]:
@@ -50,6 +52,19 @@ def worker_context(workers: int) -> BaseContext:
             f"loader workers cannot be started ({error}); {ROOM_FOR_WORKERS}"
         ) from error
     return context
+
+
+def _with_queues(
+    make: Callable[..., BaseProcess], args: tuple[object, ...], **options: object
+) -> BaseProcess:
+    """Returns a process that keeps its queues until it has ended.
+
+    Otherwise Python, where it collects a loader as garbage, ends a queue's thread before torch's
+    ``__del__`` tells the worker by it that it should end.
+    """
+    process = make(args=args, **options)
+    process.queues = [part for part in args if isinstance(part, BatchQueue)]  # type: ignore[attr-defined]
+    return process
 
 
 class LazyDataLoader(DataLoader[Any]):

@@ -137,9 +137,10 @@ def list_folder(
                 " for each class, as train has; sort them, or move the folder away to cut a"
                 " validation set from train"
             )
-    beside = {f"{path.name}{os.sep}": path for path in Path(root, top).iterdir() if path.is_dir()}
-    empty = sorted(beside.keys() - {*names.values()}) if names["train"] else []
-    notes += [f"no images in {name}" for name in empty if beside[name].name.lower() in SPLIT_OF]
+    if names["train"]:
+        beside = [path for path in Path(root, top).iterdir() if path.name.lower() in SPLIT_OF]
+        empty = {f"{path.name}{os.sep}" for path in beside if path.is_dir()} - {*names.values()}
+        notes += [f"no images in {name}" for name in sorted(empty)]
     if outside := [path for paths in loose.values() for path in paths]:
         notes.append(f"images in no class are left out: {len(outside):,}, such as {outside[0]}")
     return files, [*notes, left_out]

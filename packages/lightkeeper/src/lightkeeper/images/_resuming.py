@@ -126,12 +126,9 @@ def _common(example: Mapping[str, object], names: Container[object]) -> dict[str
 
 def _require_state_of(callback: Callback, state: Any) -> None:
     """Requires a state of Lightning's callbacks; those of others know what they saved."""
-    if isinstance(callback.state_dict(), dict):  # one's own may save a list
-        require_fit(state, dict)
     is_theirs = type(callback).load_state_dict.__module__.startswith("lightning.pytorch")
     if is_theirs or isinstance(callback, ModelCheckpoint):
-        if isinstance(callback, ModelCheckpoint):
-            require_fit(state, _Kept)
+        require_fit(state, _Kept if isinstance(callback, ModelCheckpoint) else dict)
         require_like(state, _common(callback.state_dict(), state))
     if is_theirs:
         _try_to_load(callback, state)
