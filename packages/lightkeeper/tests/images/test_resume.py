@@ -108,8 +108,11 @@ class Stops(Callback):
     def on_train_batch_end(self, trainer, pl_module, *_) -> None:
         trainer.should_stop = trainer.should_stop or trainer.global_step == self.step
 
-    def state_dict(self) -> Any:  # Lightning saves whatever it is
-        return [self.step]
+    def on_fit_start(self, *_) -> None:
+        self.kept = [self.step]
+
+    def state_dict(self) -> Any:  # Lightning saves whatever it is, and asks while it trains
+        return self.kept
 
     def load_state_dict(self, state_dict: Any) -> None:
         assert state_dict == [self.step]
