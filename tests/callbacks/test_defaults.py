@@ -199,12 +199,12 @@ def test_the_figures_of_a_run_reach_its_logger(package, workplace, monkeypatch):
 
 class TwoLoaders(SyntheticFlowersDataModule):
     def train_dataloader(self) -> Any:
-        return [super().train_dataloader(), super().train_dataloader()]
+        return {"one": super().train_dataloader(), "two": super().train_dataloader()}
 
 
 class FirstLoader(ImageClassifier):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return super().training_step(batch[0], batch_idx)
+        return super().training_step(batch["one"], batch_idx)
 
 
 def test_the_first_steps_say_once_how_long_training_will_take(workplace, monkeypatch, capsys):
