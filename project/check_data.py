@@ -59,7 +59,7 @@ def main(options: Namespace) -> int:
     try:
         _survey(options, facts)
     except UserError as error:
-        source = "root" if Path(options.source).is_dir() else "file"
+        source = "file" if Path(options.source).is_file() else "root"
         is_option = error.option in _OF_DATA and error.option != source
         facts["refusal"] = f"--{error}" if is_option else error.message
     if options.output is not None:

@@ -91,5 +91,6 @@ def test_a_finished_run_names_the_way_to_train_longer_which_works(tiny_run, work
     way = shlex.split(str(refused.value).split("weights: ")[1].split(";")[0])
     best = tiny_run / "checkpoints" / "best.ckpt"
     assert way == ["--name", "tiny_longer", "--model.weights", str(best)]
+    options.remove(*SLIM)  # the checkpoint knows its network
     weights = dict(FitCLI([*options, *way]).model.state_dict())
     torch.testing.assert_close(weights, dict(load(best)["state_dict"]), rtol=0, atol=0)

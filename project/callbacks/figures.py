@@ -63,7 +63,7 @@ class FirstBatchPlot(Callback):
 
 
 class ConfusionMatrixPlot(Callback):
-    """Draws the confusion matrix about ten times in training, and of evaluations after it."""
+    """Draws the confusion matrix in about ten epochs of training, and of evaluations after it."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Draws the matrix if each image has one class; not in every epoch, as it takes 0.2 s."""

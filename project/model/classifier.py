@@ -79,7 +79,7 @@ class ImageClassifier(LightningModule):
         arch: The name of a torchvision network, ``timm/NAME``, ``resnet9`` or ``resnet9_slim`` for
             small images, or the path of a callable of your own that takes ``num_classes``, such as
             ``package.Net``. By default ``resnet9_slim`` for images below 64 pixels without weights,
-            else ``resnet18``.
+            torchvision's or ours that a checkpoint of weights has, else ``resnet18``.
         arch_args: Advanced: Further arguments of the network, such as ``{"drop_path_rate": 0.2}``
             for those of timm; ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for
             images of about 32 pixels.

@@ -16,9 +16,9 @@ Loss = nn.Module | Callable[..., Any]
 class CrossEntropy(nn.Module):
     """Cross entropy with label smoothing and class weights, each image's loss as torch's.
 
-    Its mean does not divide by the sum of the weights in a batch, which would depend on how devices
-    share the batch. The weights are not a buffer, as a moving average of the model would average
-    them.
+    Unlike torch's, its mean does not divide by the sum of the weights in a batch, which would
+    depend on how devices share the batch. The weights are not a buffer, as a moving average of the
+    model would average them.
 
     Args:
         label_smoothing: The share of each label that is spread over all classes (Szegedy et al.,

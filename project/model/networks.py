@@ -25,7 +25,7 @@ TIMM = "timm/"
 INCEPTIONS = ("googlenet", "inception_v3")
 """Torchvision's networks with auxiliary heads, which are left out; mean and std are 0.5."""
 
-_SMALL: dict[str, Callable[..., nn.Module]] = {
+SMALL: dict[str, Callable[..., nn.Module]] = {
     "resnet9": partial(ResNet9, width=64),
     "resnet9_slim": partial(ResNet9, width=32),
 }
@@ -113,8 +113,8 @@ def _one_line_errors(problem: str, is_own: bool = False) -> Iterator[None]:
 
 def find_builder(arch: str) -> Callable[..., nn.Module]:
     """Returns the class or function that builds a network."""
-    if arch in _SMALL:
-        return _SMALL[arch]
+    if arch in SMALL:
+        return SMALL[arch]
     if arch in torchvision_names():
         return partial(_torchvision_network, arch)
     if arch.startswith(TIMM):
@@ -185,7 +185,7 @@ def timm_name(arch: str) -> str:
 
 def _unknown(arch: str, own: Sequence[str] = ()) -> UserError:
     arch = arch[:100]  # a checkpoint could hold one that takes long to compare
-    names = [*own, *_SMALL, *torchvision_names()]
+    names = [*own, *SMALL, *torchvision_names()]
     with suppress(ImportError):
         import timm
 

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from jsonargparse import Namespace
 from lightkeeper.exact import UserError, note
-from lightkeeper.images import Preprocessing, read_weights
+from lightkeeper.images import Preprocessing, read_checkpoint, read_weights
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
 
 from project.model.networks import (
     INCEPTIONS,
+    SMALL,
     TIMM,
     find_builder,
     head,
@@ -356,6 +357,14 @@ def _fill_in(options: Namespace, values: Mapping[str, object]) -> None:
             options[name] = value
 
 
+def _arch_of(weights: str, earlier: Mapping[str, object]) -> str:
+    """Returns the network of a resumed run or a run's checkpoint, if it is torchvision's or ours."""
+    arch = earlier.get("model.arch")
+    with suppress(UserError):  # a name, or weights of others
+        arch = arch or read_checkpoint(weights)["about"]["arch"]
+    return str(arch) if arch in (*SMALL, *torchvision_names()) else "resnet18"
+
+
 def fill_in_preprocessing_of_weights(config: Namespace, earlier: Mapping[str, object]) -> None:
     """Fills in a data module's preprocessing from the weights, or the options of a resumed run."""
     model = config.model.init_args
@@ -367,7 +376,7 @@ def fill_in_preprocessing_of_weights(config: Namespace, earlier: Mapping[str, ob
                 " never learn"
             )
     elif "arch" in model:
-        model.arch = model.arch or "resnet18"  # also when the run resumes, without weights
+        model.arch = model.arch or _arch_of(model.weights, earlier)
         if earlier:
             _fill_in(options, {name: earlier.get(f"data.{name}") for name in _OPTIONS})
         elif preprocessing := find_weights(model.arch, model.weights).preprocessing:

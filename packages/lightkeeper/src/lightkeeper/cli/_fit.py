@@ -279,8 +279,8 @@ class FitCommand(Command):
         if about["processes"] != processes:
             changes.append(
                 f"the number of processes is {processes}, not {about['processes']}: order and"
-                " augmentation are exact, BatchNorm's shares of a batch and the last bits of"
-                " weights are not"
+                " augmentation are exact, BatchNorm's shares of a batch, dropout and the last"
+                " bits of weights are not"
             )
         self._resumed_step = about["step"]
         step = f"epoch {about['epoch'] + 1} after step {about['step']}"
