@@ -100,6 +100,14 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         for option, suffix in (("output", ".json"), ("output_predictions", ".csv")):
             if self.config[option] is not None:
                 require_replaceable(Path(self.config[option]), suffix, f"--{option}")
+        table = Path(self.config.output_predictions or "")
+        header = ",".join(COLUMNS).encode()
+        if table.is_file() and not (table.read_bytes() or header).startswith(header):
+            raise UserError(  # perhaps the one that the checkpoint was trained on
+                f"'{table}' is there already, and holds no predictions of this command; name"
+                " another",
+                "--output_predictions",
+            )
         if self.config.probabilities and self.config.output_predictions is None:
             raise UserError("--probabilities adds columns to --output_predictions: name that file")
         run = Path(self.config.checkpoint).resolve().parent.parent

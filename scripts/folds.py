@@ -63,14 +63,21 @@ class Options(FitCLI):
                 chosen = Namespace(data=config.data)  # type: ignore[no-untyped-call]
                 images = self.parser.instantiate_classes(chosen).data
                 if images.source.exists():  # or the first fold downloads them
-                    images.files()
+                    for file in images.files():
+                        file.path.encode()  # to write the last file: a name may be no UTF-8
 
 
 def rows_of(run: Path, fold: int) -> list[list[Any]]:
     """Classifies the images that a run has not seen and can be read: COLUMNS, and the probability of each class."""
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
-    test = evaluate_split(model, ImageDataModule.load_from_checkpoint(best))
+    data = ImageDataModule.load_from_checkpoint(best)
+    if data.digests() != model.about.get("digests", data.digests()):
+        raise UserError(
+            f"the data has changed since '{run}' was trained, so it may have seen images of this"
+            " fold; put the data back, or take another NAME"
+        )
+    test = evaluate_split(model, data)
     images, names = cast(Any, test.images), model.class_names
     columns = zip(
         map(images.path, range(len(images))),

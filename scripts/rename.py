@@ -57,6 +57,13 @@ def source(address: str, commit: str) -> str:
         path = Path(address).expanduser()
         if not path.is_absolute():
             sys.exit(f"error: '{address}' is no address: give a URL or an absolute path")
+        known = ["git", "-C", str(path), "cat-file", "-e", f"{commit}^{{commit}}"]
+        if path.exists() and subprocess.run(known, capture_output=True).returncode:
+            sys.exit(  # copier commits such changes in a clone of its own, which it deletes
+                f"error: '{address}' has changes or new files that no commit has, so lightkeeper"
+                " could not be installed from it: commit or stash them (git stash"
+                " --include-untracked), or copy from a clone of it"
+            )
         address = path.as_uri().replace("///", "//localhost/")  # pip requires a host
     return f" @ git+{address}@{commit}#subdirectory=packages/lightkeeper"
 

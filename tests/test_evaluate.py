@@ -345,6 +345,13 @@ def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     absent, metrics = tmp_path / "no" / "page.html", tiny_run / "metrics.json"
     measured = f"{checkpoint}"
     for complaint, command in (
+        (
+            "no predictions of",
+            lambda: evaluate(
+                measured,
+                f"--output_predictions={shutil.copy(tiny_run / 'metrics.csv', tmp_path)}",
+            ),
+        ),
         ("directory does not exist", lambda: report_of(tiny_run, f"--output={absent}")),
         ("directory does not exist", lambda: evaluate(measured, f"--output={absent}")),
         ("be a .html file", lambda: report_of(tiny_run, f"--output={checkpoint}")),

@@ -9,6 +9,8 @@ import numpy as np
 from PIL import Image
 
 PNG = b"\x89PNG\r\n\x1a\n"
+# not all that PIL can open: for EPS it would run Ghostscript on what a request has sent
+FORMATS = ["AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"]
 METHODS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -23,12 +25,12 @@ METHODS = {
 def open_photo(content):
     """Open the bytes of an image file; of a PNG file, whatever its texts and profile are."""
     try:
-        image = Image.open(io.BytesIO(content))
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
         image.load()
     except Exception:  # PIL raises all kinds, also for texts of more than 1 MB
         if not content.startswith(PNG):
             raise
-        image = Image.open(io.BytesIO(PNG + b"".join(needed_chunks(content))))
+        image = Image.open(io.BytesIO(PNG + b"".join(needed_chunks(content))), formats=["PNG"])
     return image
 
 

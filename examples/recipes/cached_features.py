@@ -32,7 +32,9 @@ class CachedFeatures(ImageClassifier):
         if images.dim() != 2:
             return super().forward(images)
         with torch.autocast(images.device.type, enabled=False):  # as in evaluation
-            logits: Tensor = self.network_head(images.to(self.network_head.weight.dtype))
+            logits: Tensor = self.network_head(
+                images.to(next(self.network_head.parameters()).dtype)
+            )
         return logits
 
     def setup(self, stage: str) -> None:

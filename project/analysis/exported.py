@@ -82,10 +82,14 @@ def describe_file(path: str) -> dict[str, Any]:
         raise UserError(
             f"'{path}' decides by thresholds, whose metrics only its checkpoint has; evaluate that"
         )
-    preprocessing = {n: json.loads(texts[n]) for n in (*_NUMBERS, "bits") if n in texts}
+    try:
+        preprocessing = {n: json.loads(texts[n]) for n in (*_NUMBERS, "bits") if n in texts}
+        class_names = json.loads(texts["class_names"])
+    except ValueError as error:
+        raise UserError(f"the metadata of '{path}' are damaged: {error}") from error
     preprocessing |= {name: texts[name] for name in ("fit", "interpolation") if name in texts}
     return {
-        "class_names": json.loads(texts["class_names"]),
+        "class_names": class_names,
         "preprocessing": preprocessing,
         "data": None,
         "step": None,

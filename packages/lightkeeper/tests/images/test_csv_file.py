@@ -87,7 +87,10 @@ REST = "images without a class are left out: 10, such as test/0.jpg"
 @cases(
     "tables names layout",
     (
-        {"t.csv": lines("id,breed", *each(12, lambda i: f"i{i},{CATS[i % 2]}"))},
+        {  # beside others that are no splits of it
+            "t.csv": lines("id,breed", *each(12, lambda i: f"i{i},{CATS[i % 2]}")),
+            **dict.fromkeys(["val.csv", "dev.csv"], ""),
+        },
         ["cat", "dog"],
         f"from the column breed; {REST}",
     ),

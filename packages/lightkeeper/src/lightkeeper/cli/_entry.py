@@ -23,6 +23,7 @@ from ..exact._errors import (
     UserError,
     is_first_on_machine,
     note,
+    printable,
 )
 from ..images._quiet import quiet_libraries
 
@@ -44,7 +45,6 @@ _KNOWN = {
     "reset by peer": PEER_ENDED,
     "Early stopping conditioned on metric": "",
     "`val_check_interval` (": "",
-    "surrogates not allowed": "the name of a file or a class is not UTF-8; rename it",
     "more than 1 value per channel when training": (
         "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size"
     ),
@@ -185,6 +185,9 @@ def _description(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         advice = _SYSTEM.get(error.errno or 0)
         return None if advice is None else f"{text}{advice}"
+    if isinstance(error, UnicodeEncodeError) and "surrogates not allowed" in text:
+        name = printable(error.object[max(0, error.start - 60) : error.end + 20])
+        return f"'{name}' is not UTF-8; rename the file, folder or class"
     kind = type(error).__name__  # as torch and Lightning are not imported here
     if kind in ("MemoryError", "OutOfMemoryError"):
         return NO_MEMORY

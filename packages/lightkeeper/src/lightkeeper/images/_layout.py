@@ -87,7 +87,8 @@ def split_tables(file: Path) -> Mapping[str, Path]:
     beside = {other.stem: other for other in folder.glob(f"*{file.suffix}")}
     alike = {other.parent.name: other for other in folder.parent.glob(f"*/{escape(file.name)}")}
     for name, tables in ((file.stem, beside), (folder.name, alike)):
-        splits = split_names(tables)
+        # others beside one of another name are no splits of it
+        splits = split_names(tables) if "train" in name.lower() else {}
         if splits.get("train") == name and len(splits) > 1:
             return {split: tables[name] for split, name in splits.items()}
     return {}
