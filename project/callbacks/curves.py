@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -50,20 +50,19 @@ class ImagesPerSecond(Callback):
     def on_train_batch_end(
         self,
         trainer: Trainer,
-        pl_module: Any,
+        pl_module: LightningModule,
         outputs: object,
-        batch: Sequence[Sized | None],
+        batch: Any,
         batch_idx: int,
     ) -> None:
         """Logs the speed since it was last logged."""
         self._batches += 1
         self._estimate(trainer)
         if is_logged(trainer):
-            first: Any = batch
-            while isinstance(first, list | tuple | dict):  # of several loaders, None once one ended
-                parts = first.values() if isinstance(first, dict) else first
-                first = next(part for part in parts if part is not None)
-            count = self._batches * len(first) * trainer.world_size
+            while isinstance(batch, list | tuple | dict):  # of several loaders, None once one ended
+                parts = batch.values() if isinstance(batch, dict) else batch
+                batch = next(part for part in parts if part is not None)
+            count = self._batches * len(batch) * trainer.world_size
             pl_module.log("train/images_per_second", count / (time.perf_counter() - self._since))
             self.on_train_epoch_start(trainer, pl_module)
 
@@ -103,7 +102,12 @@ class LearningRate(Callback):
         self._rate = _first_rate([optimizer])
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: object, batch: object, batch_idx: int
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
     ) -> None:
         """Logs the learning rate."""
         if self._rate is not None and is_logged(trainer):

@@ -66,6 +66,9 @@ def test_an_integer_is_a_number_of_batches_and_a_fraction_a_share(text, value, w
         " a flow node did not find expected node content",  # of older versions of PyYAML
     ),
     (b"hello", "c.yaml: expected 'option: value', got 'hello'"),
+    (b"data:", "c.yaml: expected 'option: value', got 'data:'"),
+    (b"trainer: 5", "c.yaml, trainer: expected 'option: value', got '5'"),
+    (b"callbacks: false", "c.yaml, callbacks: expected 'option: value', got 'False'"),
     (
         b"trainer: {max_epochs: 1}\nmodel:\n  arch: resnet18\n  arch: resnet34\n",
         "c.yaml: 'arch' is given twice in the mapping of line 3",

@@ -51,12 +51,16 @@ def by_slurm(place: Path, *flags: str) -> list[Finished]:
     return run_together([([*FIT, *flags], task) for task in tasks], place)
 
 
-def by_two_machines(place: Path) -> list[Finished]:
+def by_two_machines(place: Path, *of_second: str) -> list[Finished]:
     """torchrun as on two machines, which are this one."""
     meeting = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", *meeting]
     machines = [[*torchrun, "--nproc-per-node=1", f"--node-rank={rank}"] for rank in range(2)]
-    return run_together([([*machine, *FIT[1:]], {}) for machine in machines], place)
+    flags = [(), of_second]
+    return run_together(
+        [([*machine, *FIT[1:], *own], {}) for machine, own in zip(machines, flags, strict=True)],
+        place,
+    )
 
 
 WAYS: dict[str, Callable[[Path], list[Finished]]] = {
@@ -198,3 +202,11 @@ def test_a_run_whose_standard_streams_are_closed_writes_none_of_them_into_its_fi
     assert load(tmp_path / BEST)["about"]["step"] == 3
     assert read_json(tmp_path / RUN / "metrics.json")["test"].keys() == {"loss", "accuracy"}
     assert len(curve(tmp_path / RUN, "train/loss")) == 3
+
+
+@pytest.mark.slow
+def test_machines_that_run_different_commands_say_so(tmp_path):
+    """Each trained by its own options, or waited for a batch that the other did not have."""
+    for machine in by_two_machines(tmp_path, "--model.optimizer.lr=0.5"):
+        assert machine.code != 0
+        assert machine.err.count("error: --model.optimizer.lr is ") == 1, str(machine)

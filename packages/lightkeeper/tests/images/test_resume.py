@@ -311,10 +311,13 @@ def test_what_decides_the_numbers_is_named_where_it_changes_and_nothing_else(wor
         "--trainer.accumulate_grad_batches is 2, not 1",
         "--trainer.gradient_clip_val is 3, not None",
     }
-    other = "--trainer.precision=bf16-mixed --callbacks.best_checkpoint=false"
+    other = (
+        "--trainer.precision=bf16-mixed --callbacks.best_checkpoint=false --trainer.min_epochs=2"
+    )
     assert news(4, f"{options} {other}") == {
         "--trainer.callbacks is [], not [EarlyStopping, EMAWeightAveraging]",
         "--trainer.precision is bf16-mixed, not 32-true",
+        "--trainer.min_epochs is 2, not None",
         "--callbacks.best_checkpoint is False, not True",
     }
 

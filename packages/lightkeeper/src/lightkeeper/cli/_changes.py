@@ -1,9 +1,13 @@
-"""Options that a run resumes with: which may change, and which have changed."""
+"""Options that decide a run's numbers: which may change as it resumes, or differ by machine."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..exact._errors import UserError
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ..exact._errors import UserError, printable
+from ..exact._metric_states import gather
 from ..images._unseen import SPLIT_OPTIONS
 from ._folder import RunFolder
 
@@ -12,7 +16,7 @@ _NOTED = ("data", "seed_everything", "trainer", "callbacks")
 _MAY_CHANGE = (  # no result depends on these, or another note says so
     "model.compile",
     *("data.num_workers", "data.prefetch_factor", "data.device_cache"),
-    *("trainer.min_", "trainer.enable_", "trainer.log", "trainer.profiler"),
+    *("trainer.enable_", "trainer.log", "trainer.profiler"),
     *("trainer.default_root_dir", "trainer.devices", "trainer.num_", "trainer.fast_dev_run"),
     *("trainer.detect_anomaly", "trainer.inference_mode", "trainer.model_registry"),
     *("callbacks.last_checkpoint", "callbacks.stop_on_non_finite"),
@@ -53,9 +57,8 @@ def changed_options(
     """
     earlier = _by_callback(before)
     changes = []
-    for name, value in _by_callback(options).items():
-        is_decisive = name.startswith((*_KEPT, *_NOTED)) and not name.startswith(_MAY_CHANGE)
-        if not is_decisive or value == earlier.get(name, value):
+    for name, value in _decisive(options).items():
+        if value == earlier.get(name, value):
             continue
         if name == "data.cache" and value and earlier[name]:  # which of them decides nothing
             continue
@@ -69,6 +72,44 @@ def changed_options(
             )
         changes.append(change)
     return changes
+
+
+class SameOptions(Callback):
+    """Refuses processes, as of several machines, that train with other options or classes.
+
+    Their weights would drift apart, or one would wait for batches that another does not have. Paths
+    may differ.
+
+    Args:
+        options: The options of this process.
+        class_names: Its classes.
+    """
+
+    def __init__(self, options: Mapping[str, object], class_names: list[str]) -> None:
+        facts = {f"--{name}": value for name, value in _decisive(options).items()}
+        self._facts = {name: x for name, x in facts.items() if os.sep not in str(x)}
+        self._facts["the list of classes"] = class_names
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Compares the options of all processes, as soon as these can communicate."""
+        first, *others = gather(self._facts) if stage == "fit" else [self._facts]
+        for name in first:
+            for other in others:
+                if other.get(name, first[name]) != first[name]:
+                    raise UserError(
+                        f"{name} is {printable(first[name])} on the first process, but"
+                        f" {printable(other[name])} on another; give all machines the same command"
+                        " and data"
+                    )
+
+
+def _decisive(options: Mapping[str, object]) -> dict[str, object]:
+    """Returns the options that may decide a run's numbers."""
+    return {
+        name: value
+        for name, value in _by_callback(options).items()
+        if name.startswith((*_KEPT, *_NOTED)) and not name.startswith(_MAY_CHANGE)
+    }
 
 
 def _by_callback(options: Mapping[str, Any]) -> dict[str, object]:

@@ -181,14 +181,17 @@ def flat(values: object, source: str = "--config", group: str = "") -> Options:
     ``source`` says in messages where they are from.
     """
     if not isinstance(values, Mapping):
-        raise UserError(f"{source}: expected 'option: value', got '{str(values)[:40]}'")
+        got = " ".join(str(values).split())[:40]
+        where = f", {group}" if group else ""
+        raise UserError(f"{source}{where}: expected 'option: value', got '{got}'")
     options: Options = {}
     for key, value in values.items():
         parts = f"{group}.{key}".split(".")
         name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
         is_nested = isinstance(value, dict) and name in (*_GROUPS, *_CLASS_KEYS)
-        if is_nested or (value is None and name in _GROUPS):
-            options |= flat(value or {}, source, name)
+        is_group = name in _GROUPS and name not in _CLASS_KEYS  # which no class stands for
+        if is_nested or is_group or (value is None and name in _GROUPS):
+            options |= flat({} if value is None else value, source, name)
         else:
             options[name] = value
     return options

@@ -34,7 +34,8 @@ NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
 _FEWER = "raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)"
 NO_FILES = f"too many open files; {_FEWER}"
 PEER_ENDED = "another process of this run has ended; it says why, unless the system killed it"
-OF_MACHINE = (WORKER_DIED, NO_FILES, NO_MEMORY, PEER_ENDED)
+PEER_LATE = "another process of this run has not answered in time; if it has ended, it says why"
+OF_MACHINE = (WORKER_DIED, NO_FILES, NO_MEMORY, PEER_ENDED, PEER_LATE)
 """Descriptions of errors that come of the machine, in any process."""
 _KNOWN = {
     "DefaultCPUAllocator: ": NO_MEMORY,
@@ -43,6 +44,8 @@ _KNOWN = {
     ") exited unexpectedly": WORKER_DIED,
     "closed by peer": PEER_ENDED,
     "reset by peer": PEER_ENDED,
+    "ms, keys: /": PEER_LATE,  # of torch's store, as processes meet
+    "ms for recv operation": PEER_LATE,  # of gloo
     "Early stopping conditioned on metric": "",
     "`val_check_interval` (": "",
     "more than 1 value per channel when training": (

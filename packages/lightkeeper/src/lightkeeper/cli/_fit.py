@@ -32,7 +32,7 @@ from ..images._checkpoints import change_of_data
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
 from ..images._resuming import read_resumable
-from ._changes import changed_options
+from ._changes import SameOptions, changed_options
 from ._command import Command
 from ._command_line import flat, read_config
 from ._entry import run_command
@@ -237,21 +237,22 @@ class FitCommand(Command):
             self.note(f"data: {self.datamodule.layout}")
         path, checkpoint = first_sound(resumable(self.run.path), read_resumable, self.note)
         config = self.parser.dump(self._saved_config, skip_unset=False)
+        options = flat(read_yaml(config, "--config"))
+        callbacks_of(self.trainer).insert(0, SameOptions(options, self.model.class_names))
         if path is None:
             self._begin()
         else:
-            self._resume(path, checkpoint[ABOUT], config)
+            self._resume(path, checkpoint[ABOUT], options)
         if self.trainer.is_global_zero:
             write_text(self.run.config, config)
         return None if path is None else str(path)
 
     def _begin(self) -> None:
         """Notes what is trained where, and clears what loggers have of another run."""
-        model = self.model
-        size = sum(parameter.numel() for parameter in model.parameters())
-        network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
-        devices = f"{self.trainer.world_size} x {self.trainer.strategy.root_device.type}"
-        self.note(f"training {network} on {devices}: {self.run.path}")
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        network = f"{self.model.arch} ({size:,} parameters, {len(self.model.class_names)} classes)"
+        device = self.trainer.strategy.root_device.type
+        self.note(f"training {network} on {self.trainer.world_size} x {device}: {self.run.path}")
         if self.run.best.exists():
             self.note(f"there is no last.ckpt to resume: '{self.run.best}' will be replaced")
         self._describe.note_weights(
@@ -260,7 +261,7 @@ class FitCommand(Command):
         begin_anew(self.trainer)
         log_settings(self.trainer, self._saved_config)
 
-    def _resume(self, path: Path, about: About, config: str) -> None:
+    def _resume(self, path: Path, about: About, options: Mapping[str, object]) -> None:
         """Refuses a checkpoint that this run cannot resume from, and notes what has changed."""
         require_same_classes(about["class_names"], path, self.model.class_names)
         if not keeps_last(self.trainer):
@@ -272,7 +273,6 @@ class FitCommand(Command):
         if not self._earlier:
             changes.append("options may be others, as config.yaml is lost")
         elif self.trainer.is_global_zero:
-            options = flat(read_yaml(config, "--config"))
             differs = partial(change_of_data, about, self.datamodule)
             changes = changed_options(self.run, self._earlier, options, differs)
         processes = self.trainer.world_size

@@ -277,7 +277,11 @@ def _require_no_splits(root: Path, folders: Collection[str], place: str, are_spl
             f"the folders {listed(repeated or classes, 5)} of"
             f" '{printable(root / place)}' look like splits, not classes; call that of the training"
             " images 'train', with a folder for each class inside, and others 'val' and 'test'"
-            + (", or say what the classes are with class_names" if repeated else ""),
+            + (
+                ", or say what the classes are with class_names, or where in a path with label_from"
+                if repeated
+                else ""
+            ),
             "root",
         )
 
