@@ -77,6 +77,7 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
         "ExactTraining",
         "CollectPredictions",
         "DescribeCheckpoint",
+        "SameOptions",
     }
     assert not (RUN / "plots").exists()
     best = load(RUN / "checkpoints" / "best.ckpt")
