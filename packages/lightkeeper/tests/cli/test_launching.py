@@ -152,6 +152,11 @@ TASKS = {"NTASKS": "4", "NTASKS_PER_NODE": "4"}
     (TASKS, ["--trainer.devices=2"], "is 2, but the launcher started 1; put srun before python"),
     ({"NTASKS": "1"}, ["--trainer.devices=2"], "is 2, but the launcher started 1; put srun"),
     ({"NTASKS": "4"}, [], "Use `--ntasks-per-node=4` instead"),
+    (
+        {"JOB_NAME": "interactive", "NTASKS": "2", "STEP_NUM_TASKS": "2"},
+        ["--trainer.devices=2"],
+        "Lightning does not know srun in a job called interactive",
+    ),
 )
 def test_a_batch_script_of_slurm_that_starts_fewer_processes_than_tasks_is_one_line(
     workplace, monkeypatch, job, flags, text

@@ -108,6 +108,11 @@ class ExactTrainer(Trainer):
             is_whole = "LOCAL_RANK" not in os.environ or "MASTER_PORT" in os.environ
             whole = "unset, or set with MASTER_PORT by what starts the other processes"
             require(is_whole, "LOCAL_RANK", os.environ.get("LOCAL_RANK"), whole)
+            if processes > 1:  # each would start all of them
+                raise UserError(
+                    "Lightning does not know srun in a job called interactive or bash; give the job"
+                    " another name (salloc --job-name=train)"
+                )
         if isinstance(self.strategy, SingleDeviceStrategy):
             # as strategies do, whatever RANK is left of another command
             rank_zero_only.rank = 0  # type: ignore[attr-defined]
