@@ -69,9 +69,7 @@ class BestCheckpoint(ModelCheckpoint):
             text = f"'{path}' is lost or damaged; the best validation from here on writes it"
             rank_zero_only(note)(text)
             return
-        if any(
-            about[name] != self._about.get(name, about[name]) for name in ("class_names", "arch")
-        ):
+        if any(about[key] != self._about.get(key, about[key]) for key in ("class_names", "arch")):
             raise LocalError(f"'{path}' is of another run; put this one's back, or remove it")
         self.best_model_score = self.kth_value = score
         self.best_model_path = self.kth_best_model_path = path
