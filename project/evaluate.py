@@ -3,6 +3,7 @@
 import csv
 import json
 import signal
+from codecs import BOM_UTF8
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,8 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
                 require_replaceable(Path(self.config[option]), suffix, f"--{option}")
         table = Path(self.config.output_predictions or "")
         header = ",".join(COLUMNS).encode()
-        if table.is_file() and not (table.read_bytes() or header).startswith(header):
+        rows = table.read_bytes().removeprefix(BOM_UTF8) if table.is_file() else b""
+        if rows and not rows.startswith(header):
             raise UserError(  # perhaps the one that the checkpoint was trained on
                 f"'{table}' is there already, and holds no predictions of this command; name"
                 " another",

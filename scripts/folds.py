@@ -15,7 +15,7 @@ import torch
 from jsonargparse import Namespace
 from lightkeeper.cli import import_modules, read_metrics, run_command
 from lightkeeper.exact import UserError
-from lightkeeper.images import ImageFilesDataModule
+from lightkeeper.images import ImageFilesDataModule, read_checkpoint
 from seeds import line
 from training import train
 
@@ -52,12 +52,12 @@ class Options(FitCLI):
             if path and is_path(path):
                 import_modules(path.rpartition(".")[0])
 
-    def require_folds(self, folds: int) -> None:
-        """Refuses data that a later fold cannot be cut from, before the first one is trained."""
+    def require_folds(self, runs: list[Path]) -> None:
+        """Refuses data that a fold cannot be cut from, or that has changed, before any is trained."""
         data = self.config.data
         data_class = resolve_name(data.class_path)
         if issubclass(data_class, ImageFilesDataModule):
-            for fold in range(1, folds + 1):
+            for fold, run in enumerate(runs, 1):
                 config = self.config.clone()
                 config.data.init_args.fold = fold
                 chosen = Namespace(data=config.data)  # type: ignore[no-untyped-call]
@@ -65,19 +65,20 @@ class Options(FitCLI):
                 if images.source.exists():  # or the first fold downloads them
                     for file in images.files():
                         file.path.encode()  # to write the last file: a name may be no UTF-8
+                    if (run / "metrics.json").exists():
+                        about = read_checkpoint(run / "checkpoints" / "best.ckpt")["about"]
+                        if about.get("digests", images.digests()) != images.digests():
+                            raise UserError(
+                                f"the data has changed since '{run}' was trained, so it may have"
+                                " seen images of this fold; put the data back, or take another NAME"
+                            )
 
 
 def rows_of(run: Path, fold: int) -> list[list[Any]]:
     """Classifies the images that a run has not seen and can be read: COLUMNS, and the probability of each class."""
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
-    data = ImageDataModule.load_from_checkpoint(best)
-    if data.digests() != model.about.get("digests", data.digests()):
-        raise UserError(
-            f"the data has changed since '{run}' was trained, so it may have seen images of this"
-            " fold; put the data back, or take another NAME"
-        )
-    test = evaluate_split(model, data)
+    test = evaluate_split(model, ImageDataModule.load_from_checkpoint(best))
     images, names = cast(Any, test.images), model.class_names
     columns = zip(
         map(images.path, range(len(images))),
@@ -100,7 +101,7 @@ def main(name: str, folds: int, options: list[str]) -> None:
     of_all = [*options, f"--data.folds={folds}"]
     cli = Options(of_all)
     cli.prepare_for_checkpoints()
-    cli.require_folds(folds)
+    cli.require_folds(runs)
     for fold, run in enumerate(runs, 1):
         train(run, [*of_all, f"--data.fold={fold}"])
     tests = [read_metrics(run) for run in runs]

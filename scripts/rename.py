@@ -58,7 +58,7 @@ def source(address: str, commit: str) -> str:
         if not path.is_absolute():
             sys.exit(f"error: '{address}' is no address: give a URL or an absolute path")
         known = ["git", "-C", str(path), "cat-file", "-e", f"{commit}^{{commit}}"]
-        if path.exists() and subprocess.run(known, capture_output=True).returncode:
+        if path.is_dir() and subprocess.run(known, capture_output=True).returncode:
             sys.exit(  # copier commits such changes in a clone of its own, which it deletes
                 f"error: '{address}' has changes or new files that no commit has, so lightkeeper"
                 " could not be installed from it: commit or stash them (git stash"

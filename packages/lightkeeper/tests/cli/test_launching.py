@@ -5,10 +5,13 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from lightkeeper.cli._changes import SameOptions
 from lightkeeper.exact import UserError
 from lightkeeper.images import Predictions
 from lightning.pytorch.utilities import rank_zero_only
@@ -207,6 +210,39 @@ def test_a_run_whose_standard_streams_are_closed_writes_none_of_them_into_its_fi
     assert load(tmp_path / BEST)["about"]["step"] == 3
     assert read_json(tmp_path / RUN / "metrics.json")["test"].keys() == {"loss", "accuracy"}
     assert len(curve(tmp_path / RUN, "train/loss")) == 3
+
+
+@cases(
+    "first second complaint",
+    (
+        {"model.optimizer.lr": 0.1},
+        {"model.optimizer.lr": 0.2},
+        "lr is 0.1 on .* but 0.2 on another",
+    ),
+    ({"trainer.precision": "bf16-mixed"}, {"trainer.precision": "32-true"}, "precision is bf16-mi"),
+    ({"model.arch": "timm/a"}, {"model.arch": "timm/b"}, "arch is timm/a on the first process"),
+    ({"data.batch_size": 16}, {"data.batch_size": 32}, "batch_size is 16 on the first process"),
+    ({"seed_everything": 0}, {"seed_everything": 1}, "seed_everything is 0 on the first process"),
+    # what machines may have of their own, and what is equal
+    ({"data.root": "here", "data.cache": "a"}, {"data.root": "there", "data.cache": "b"}, None),
+    ({"model.weights": "a.pt", "data.own": 1}, {"model.weights": "b.pt", "data.own": 2}, None),
+    ({"model.own": "/scratch/1"}, {"model.own": "/scratch/2"}, None),
+    ({"model.ramp": "<Ramp object at 0x7f1>"}, {"model.ramp": "<Ramp object at 0x7f2>"}, None),
+    ({"model.tags": ["b", "a"]}, {"model.tags": ["a", "b"]}, None),
+    ({"model.fill": float("nan")}, {"model.fill": -float("nan")}, None),
+)
+@pytest.mark.parametrize("changed", [False, True], ids=["", "other classes"])
+def test_options_that_decide_must_be_those_of_all_processes(
+    first, second, complaint, changed, monkeypatch
+):
+    saved: list[str] = []
+    own = SameOptions(first, ["a", "b"], lambda: saved.append("config"))
+    theirs = SameOptions(second, ["a", "c"] if changed else ["a", "b"], list)
+    monkeypatch.setattr("lightkeeper.cli._changes.gather", lambda facts: [facts, theirs._facts])
+    complaint = complaint or ("the list of classes is" if changed else None)
+    with pytest.raises(UserError, match=complaint) if complaint else nullcontext():
+        own.setup(Mock(is_global_zero=True), Mock(), "fit")
+    assert saved == ([] if complaint else ["config"])
 
 
 @pytest.mark.slow

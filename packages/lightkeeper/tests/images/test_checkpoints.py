@@ -121,7 +121,7 @@ def test_a_best_checkpoint_of_another_run_is_not_tested(workplace, capsys):
     )
     stop_at(5)
     shutil.copy("other/run/checkpoints/best.ckpt", BEST)
-    assert f"{BEST}' is of another run; put this one's back" in one_line(fit, capsys)
+    assert f"'{BEST}' is of another run; put this one's back" in one_line(fit, capsys)
     BEST.unlink()
     fit()
     assert f"{BEST}' is lost or damaged; " in capsys.readouterr().err

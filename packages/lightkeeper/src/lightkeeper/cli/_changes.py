@@ -31,6 +31,9 @@ _FIXED = {
     "trainer.limit_train_batches",
     *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES)),
 }
+# of these, another value on one machine is another training
+_OF_ALL = ("model", "seed_everything", "trainer")
+_OF_MACHINE = ("model.weights", "trainer.callbacks", "trainer.plugins")
 # these may lead to the same images in another place
 _OF_SOURCE = {
     *("data.root", "data.file", "data.train", "data.val", "data.test"),
@@ -77,30 +80,43 @@ def changed_options(
 class SameOptions(Callback):
     """Refuses processes, as of several machines, that train with other options or classes.
 
-    Their weights would drift apart, or one would wait for batches that another does not have. Paths
-    may differ.
+    Their weights would drift apart, or one would wait for batches that another does not have. Lists
+    are not compared, as the order of a set differs, nor are paths and objects.
 
     Args:
         options: The options of this process.
         class_names: Its classes.
+        save: Writes the options of the first process, once they are all alike.
     """
 
-    def __init__(self, options: Mapping[str, object], class_names: list[str]) -> None:
-        facts = {f"--{name}": value for name, value in _decisive(options).items()}
-        self._facts = {name: x for name, x in facts.items() if os.sep not in str(x)}
-        self._facts["the list of classes"] = class_names
+    def __init__(
+        self, options: Mapping[str, object], class_names: list[str], save: Callable[[], object]
+    ) -> None:
+        self._save = save
+        self._facts = {
+            f"--{name}": str(value)
+            for name, value in _decisive(options).items()
+            if (name.startswith(_OF_ALL) and not name.startswith(_OF_MACHINE)) or name in _FIXED
+            if isinstance(value, int | float | str | None) and " at 0x" not in str(value)
+            if name == "model.arch" or os.sep not in str(value)
+        }
+        self._facts["the list of classes"] = str(class_names)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Compares the options of all processes, as soon as these can communicate."""
-        first, *others = gather(self._facts) if stage == "fit" else [self._facts]
-        for name in first:
+        if stage != "fit":
+            return
+        first, *others = gather(self._facts)
+        for name, value in first.items():
             for other in others:
-                if other.get(name, first[name]) != first[name]:
+                if other.get(name, value) != value:
                     raise UserError(
-                        f"{name} is {printable(first[name])} on the first process, but"
+                        f"{name} is {printable(value)} on the first process, but"
                         f" {printable(other[name])} on another; give all machines the same command"
                         " and data"
                     )
+        if trainer.is_global_zero:
+            self._save()
 
 
 def _decisive(options: Mapping[str, object]) -> dict[str, object]:

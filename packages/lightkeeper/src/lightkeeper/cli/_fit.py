@@ -46,6 +46,7 @@ from ._training import (
     is_of_machine,
     keeps_last,
     record_of,
+    require_own_best,
     test_best,
     train,
     way_to_resume,
@@ -238,13 +239,12 @@ class FitCommand(Command):
         path, checkpoint = first_sound(resumable(self.run.path), read_resumable, self.note)
         config = self.parser.dump(self._saved_config, skip_unset=False)
         options = flat(read_yaml(config, "--config"))
-        callbacks_of(self.trainer).insert(0, SameOptions(options, self.model.class_names))
+        save = partial(write_text, self.run.config, config)
+        callbacks_of(self.trainer).insert(0, SameOptions(options, self.model.class_names, save))
         if path is None:
             self._begin()
         else:
             self._resume(path, checkpoint[ABOUT], options)
-        if self.trainer.is_global_zero:
-            write_text(self.run.config, config)
         return None if path is None else str(path)
 
     def _begin(self) -> None:
@@ -269,6 +269,7 @@ class FitCommand(Command):
                 f"'{self.run.path}' resumes only with --callbacks.last_checkpoint; or use another"
                 " --name"
             )
+        require_own_best(self.run.best, about)
         changes: list[str] = []
         if not self._earlier:
             changes.append("options may be others, as config.yaml is lost")

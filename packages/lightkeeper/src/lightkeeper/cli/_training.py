@@ -10,11 +10,11 @@ import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 
-from ..exact._errors import LocalError, NonFiniteError
+from ..exact._errors import LocalError, NonFiniteError, UserError
 from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._upstream import callbacks_of
 from ..images._best_checkpoint import best_checkpoint
-from ..images._checkpoint import About
+from ..images._checkpoint import ABOUT, About, read_checkpoint
 from ..images._checkpoints import fitting, measured
 from ._entry import OF_MACHINE, describe_error
 from ._folder import Metrics, RunFolder
@@ -95,6 +95,16 @@ def way_to_resume(trainer: Trainer, run: RunFolder, command: str) -> str:
     verb = "resume" if keeps_last(trainer) else "start again"
     name = shlex.quote(folder.name)
     return f"to {verb}, run {command} with the same options and --name {name}"
+
+
+def require_own_best(best: Path, about: About) -> None:
+    """Refuses a run's best.ckpt that is of other classes or another network, as it may be tested."""
+    try:
+        found = read_checkpoint(best)[ABOUT]
+    except UserError:  # lost or damaged, as its callback says
+        return
+    if any(found[name] != about[name] for name in ("class_names", "arch")):
+        raise LocalError(f"'{best}' is of another run; put this one's back, or remove it")
 
 
 def is_of_machine(error: BaseException) -> bool:

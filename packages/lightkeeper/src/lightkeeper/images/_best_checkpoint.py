@@ -4,15 +4,15 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torchmetrics import Metric
 
 from ..exact._checkpoint_io import Checkpoint
-from ..exact._errors import LocalError, UserError, note
-from ._checkpoint import ABOUT, About, read_checkpoint
+from ..exact._errors import UserError, note
+from ._checkpoint import read_checkpoint
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -27,7 +27,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def __init__(self, folder: Path, monitor: str = "val/accuracy", mode: str = "max") -> None:
         super().__init__(folder, "best", monitor=monitor, mode=mode, enable_version_counter=False)
-        self._about: About = {}  # of the checkpoint that a run resumes from
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
         """Returns True if a score is the best so far, and remembers its loss."""
@@ -44,33 +43,22 @@ class BestCheckpoint(ModelCheckpoint):
         """Returns what Lightning's keeps, and the loss."""
         return super().state_dict() | {"best_loss": self.best_loss}
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
-    ) -> None:
-        """Remembers what the checkpoint says of the run."""
-        self._about = checkpoint.get(ABOUT, {})
-
     def load_state_dict(self, state_dict: Checkpoint) -> None:
         """Restores the best score; its checkpoint is in this folder, wherever it was saved.
 
         Paths in the file do not count: the callback removes what they name. The score of a
         checkpoint that cannot be read any more does not count, either.
-
-        Raises:
-            LocalError: It is of other classes or another network than the run, which would test it.
         """
         score = state_dict.get("best_model_score")
         if not isinstance(score, Tensor):  # as before the first validation
             return
         path = str(Path(str(self.dirpath)) / f"best{self.FILE_EXTENSION}")
         try:
-            about = read_checkpoint(path)[ABOUT]
+            read_checkpoint(path)
         except UserError:
             text = f"'{path}' is lost or damaged; the best validation from here on writes it"
             rank_zero_only(note)(text)
             return
-        if any(about[key] != self._about.get(key, about[key]) for key in ("class_names", "arch")):
-            raise LocalError(f"'{path}' is of another run; put this one's back, or remove it")
         self.best_model_score = self.kth_value = score
         self.best_model_path = self.kth_best_model_path = path
         self.best_k_models = {path: score}
