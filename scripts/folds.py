@@ -66,19 +66,26 @@ class Options(FitCLI):
                     for file in images.files():
                         file.path.encode()  # to write the last file: a name may be no UTF-8
                     if (run / "metrics.json").exists():
-                        about = read_checkpoint(run / "checkpoints" / "best.ckpt")["about"]
-                        if about.get("digests", images.digests()) != images.digests():
-                            raise UserError(
-                                f"the data has changed since '{run}' was trained, so it may have"
-                                " seen images of this fold; put the data back, or take another NAME"
-                            )
+                        best = run / "checkpoints" / "best.ckpt"
+                        require_same_data(run, read_checkpoint(best)["about"], images)
+
+
+def require_same_data(run: Path, about: dict[str, Any], data: ImageDataModule) -> None:
+    """Refuses data that has changed since a run was trained, as it may have seen its test images."""
+    if about.get("digests", data.digests()) != data.digests():
+        raise UserError(
+            f"the data has changed since '{run}' was trained, so it may have seen images of this"
+            " fold; put the data back, or take another NAME"
+        )
 
 
 def rows_of(run: Path, fold: int) -> list[list[Any]]:
     """Classifies the images that a run has not seen and can be read: COLUMNS, and the probability of each class."""
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
-    test = evaluate_split(model, ImageDataModule.load_from_checkpoint(best))
+    data = ImageDataModule.load_from_checkpoint(best)
+    require_same_data(run, model.about, data)
+    test = evaluate_split(model, data)
     images, names = cast(Any, test.images), model.class_names
     columns = zip(
         map(images.path, range(len(images))),
@@ -101,6 +108,9 @@ def main(name: str, folds: int, options: list[str]) -> None:
     of_all = [*options, f"--data.folds={folds}"]
     cli = Options(of_all)
     cli.prepare_for_checkpoints()
+    for fold, run in enumerate(runs, 1):
+        if (run / "metrics.json").exists():  # compares options, and trains nothing
+            train(run, [*of_all, f"--data.fold={fold}"])
     cli.require_folds(runs)
     for fold, run in enumerate(runs, 1):
         train(run, [*of_all, f"--data.fold={fold}"])

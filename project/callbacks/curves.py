@@ -59,12 +59,13 @@ class ImagesPerSecond(Callback):
         self._batches += 1
         self._estimate(trainer)
         if is_logged(trainer):
-            first = batch  # of several loaders the batches, None once one has ended
-            for _ in range(1 + isinstance(trainer.train_dataloader, list | tuple | dict)):
-                if isinstance(first, list | tuple | dict):
-                    parts = first.values() if isinstance(first, dict) else first
-                    first = next(part for part in parts if part is not None)
-            count = self._batches * len(first) * trainer.world_size
+            while isinstance(batch, list | tuple | dict):  # of several loaders, None once one ended
+                parts = batch.values() if isinstance(batch, dict) else batch
+                first = next(part for part in parts if part is not None)
+                if isinstance(first, str) or getattr(first, "ndim", 0) == 3:  # one by one
+                    break
+                batch = first
+            count = self._batches * len(batch) * trainer.world_size
             pl_module.log("train/images_per_second", count / (time.perf_counter() - self._since))
             self.on_train_epoch_start(trainer, pl_module)
 

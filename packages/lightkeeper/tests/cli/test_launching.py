@@ -223,6 +223,12 @@ def test_a_run_whose_standard_streams_are_closed_writes_none_of_them_into_its_fi
     ({"model.arch": "timm/a"}, {"model.arch": "timm/b"}, "arch is timm/a on the first process"),
     ({"data.batch_size": 16}, {"data.batch_size": 32}, "batch_size is 16 on the first process"),
     ({"seed_everything": 0}, {"seed_everything": 1}, "seed_everything is 0 on the first process"),
+    ({"monitor": "val/f1"}, {"monitor": "val/loss"}, "monitor is val/f1 on the first process"),
+    (
+        {"callbacks.best_checkpoint": True},
+        {"callbacks.best_checkpoint": False},
+        "best_checkpoint is True on the first process",
+    ),
     # what machines may have of their own, and what is equal
     ({"data.root": "here", "data.cache": "a"}, {"data.root": "there", "data.cache": "b"}, None),
     ({"model.weights": "a.pt", "data.own": 1}, {"model.weights": "b.pt", "data.own": 2}, None),

@@ -108,7 +108,8 @@ class ExactTrainer(Trainer):
             is_whole = "LOCAL_RANK" not in os.environ or "MASTER_PORT" in os.environ
             whole = "unset, or set with MASTER_PORT by what starts the other processes"
             require(is_whole, "LOCAL_RANK", os.environ.get("LOCAL_RANK"), whole)
-            if processes > 1:  # each would start all of them
+            is_shell = "SLURM_PTY_PORT" in os.environ  # of srun --pty, which starts one task
+            if processes > 1 and not is_shell:  # each would start all of them
                 raise UserError(
                     "Lightning does not know srun in a job called interactive or bash; give the job"
                     " another name (salloc --job-name=train)"

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 
 from ..exact._errors import LocalError, NonFiniteError, UserError
+from ..exact._files import CHECKPOINTS
 from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._upstream import callbacks_of
 from ..images._best_checkpoint import best_checkpoint
@@ -99,6 +100,8 @@ def way_to_resume(trainer: Trainer, run: RunFolder, command: str) -> str:
 
 def require_own_best(best: Path, about: About) -> None:
     """Refuses a run's best.ckpt that is of other classes or another network, as it may be tested."""
+    if not (about.get("selection") and "val" in about["metrics"]):  # it has none yet
+        return
     try:
         found = read_checkpoint(best)[ABOUT]
     except UserError:  # lost or damaged, as its callback says
@@ -119,7 +122,7 @@ def is_of_machine(error: BaseException) -> bool:
 def is_of_folder(error: BaseException, folder: Path) -> bool:
     """Returns True if an error says that a file of a folder, which is gone, is not there."""
     file = error.filename if isinstance(error, FileNotFoundError) else None
-    if file is None or (folder / "config.yaml").exists():
+    if file is None or (folder / CHECKPOINTS).exists():
         return False
     return Path(os.fsdecode(file)).absolute().is_relative_to(folder.absolute())
 
