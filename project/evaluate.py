@@ -43,6 +43,12 @@ def load_classifier(ckpt_path: str) -> ImageClassifier:
     return ImageClassifier.load_from_checkpoint(ckpt_path)
 
 
+def _holds_predictions(table: Path) -> bool:
+    """Returns False for a file with anything else than predictions of this command."""
+    rows = table.read_bytes().removeprefix(BOM_UTF8) if table.is_file() else b""
+    return not rows or rows.startswith(",".join(COLUMNS).encode())
+
+
 class EvaluateCLI(ProjectCLI, EvaluateCommand):
     """Evaluates a checkpoint on any data; defines the defaults, the help and the tables."""
 
@@ -101,16 +107,14 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         for option, suffix in (("output", ".json"), ("output_predictions", ".csv")):
             if self.config[option] is not None:
                 require_replaceable(Path(self.config[option]), suffix, f"--{option}")
-        table = Path(self.config.output_predictions or "")
-        header = ",".join(COLUMNS).encode()
-        rows = table.read_bytes().removeprefix(BOM_UTF8) if table.is_file() else b""
-        if rows and not rows.startswith(header):
+        table = self.config.output_predictions
+        if table is not None and not _holds_predictions(Path(table)):
             raise UserError(  # perhaps the one that the checkpoint was trained on
                 f"'{table}' is there already, and holds no predictions of this command; name"
                 " another",
                 "--output_predictions",
             )
-        if self.config.probabilities and self.config.output_predictions is None:
+        if self.config.probabilities and table is None:
             raise UserError("--probabilities adds columns to --output_predictions: name that file")
         run = Path(self.config.checkpoint).resolve().parent.parent
         is_unfinished = (run / "config.yaml").exists() and not (run / "metrics.json").exists()

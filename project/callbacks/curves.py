@@ -59,14 +59,8 @@ class ImagesPerSecond(Callback):
         self._batches += 1
         self._estimate(trainer)
         if is_logged(trainer):
-            while isinstance(batch, list | tuple | dict):  # of several loaders, None once one ended
-                parts = batch.values() if isinstance(batch, dict) else batch
-                first = next(part for part in parts if part is not None)
-                if isinstance(first, str) or getattr(first, "ndim", 0) == 3:  # one by one
-                    break
-                batch = first
-            count = self._batches * len(batch) * trainer.world_size
-            pl_module.log("train/images_per_second", count / (time.perf_counter() - self._since))
+            images = self._batches * _images_in(batch) * trainer.world_size
+            pl_module.log("train/images_per_second", images / (time.perf_counter() - self._since))
             self.on_train_epoch_start(trainer, pl_module)
 
     def _estimate(self, trainer: Trainer) -> None:
@@ -85,6 +79,17 @@ class ImagesPerSecond(Callback):
             duration = timedelta(seconds=math.ceil(seconds))
             note(f"training will take about {duration} (h:mm:ss), validation not counted")
         self._estimate_from = None
+
+
+def _images_in(batch: Any) -> int:
+    """Returns the number of images in a batch, or in that of the first of several loaders."""
+    while isinstance(batch, list | tuple | dict):
+        parts = batch.values() if isinstance(batch, dict) else batch
+        first = next(part for part in parts if part is not None)  # as of a loader that has ended
+        if isinstance(first, str) or getattr(first, "ndim", 0) == 3:  # one by one
+            break
+        batch = first
+    return len(batch)
 
 
 class LearningRate(Callback):

@@ -31,9 +31,8 @@ _FIXED = {
     "trainer.limit_train_batches",
     *(f"data.{name}" for name in ("batch_size", *_OF_SPLITS, *_OF_IMAGES)),
 }
-# of these, another value on one machine is another training
-_OF_ALL = ("model", "mode", "monitor", "seed_everything", "callbacks", "trainer")
-_OF_MACHINE = ("model.weights", "trainer.callbacks.", "trainer.plugins")
+# a machine may have others than another one, unless they are fixed
+_OF_MACHINE = ("data", "model.weights", "trainer.callbacks.", "trainer.plugins")
 # these may lead to the same images in another place
 _OF_SOURCE = {
     *("data.root", "data.file", "data.train", "data.val", "data.test"),
@@ -96,7 +95,7 @@ class SameOptions(Callback):
         self._facts = {
             f"--{name}": str(value)
             for name, value in _decisive(options).items()
-            if (name.startswith(_OF_ALL) and not name.startswith(_OF_MACHINE)) or name in _FIXED
+            if name in _FIXED or not name.startswith(_OF_MACHINE)
             if isinstance(value, int | float | str | None) and " at 0x" not in str(value)
             if name in ("model.arch", "monitor") or os.sep not in str(value)
         }
