@@ -39,14 +39,13 @@ from project.model.metrics import (
 )
 from project.model.networks import (
     build_for_images,
-    default_arch,
     head,
     prepare_network,
     set_memory_format,
 )
 from project.model.normalize import Normalization
 from project.model.optimizers import Decay, build_optimizer
-from project.model.pretrained import start_from
+from project.model.pretrained import default_arch, start_from
 from project.model.schedules import CosineWithWarmup, Interval, build_schedule
 
 Split = Literal["train", "val", "test"]

@@ -36,12 +36,6 @@ def torchvision_names() -> list[str]:
     return list_models(module=torchvision.models)
 
 
-def default_arch(preprocessing: Preprocessing, weights: str | None) -> str:
-    """Returns a small network for small images, unless there are weights for a large one."""
-    is_small = min(image_shape(preprocessing)[1:]) < 64
-    return "resnet9_slim" if is_small and weights is None else "resnet18"
-
-
 def is_path(arch: str) -> bool:
     """Returns True for the dotted path of a callable."""
     return "." in arch and all(part.isidentifier() for part in arch.split("."))

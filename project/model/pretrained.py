@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jsonargparse import Namespace
 from lightkeeper.exact import UserError, note
-from lightkeeper.images import Preprocessing, read_checkpoint, read_weights
+from lightkeeper.images import Preprocessing, read_weights
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
@@ -28,21 +28,36 @@ from project.model.networks import (
     timm_name,
     torchvision_names,
 )
+from project.model.normalize import image_shape
 from project.model.timm_config import from_timm
 
+_USUAL = "resnet18"
 _AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
 # names in torchvision's files, which the network has without the second dot
 _OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 
 
 class Pretrained(NamedTuple):
-    """Weights, which may be downloaded on request, their preprocessing and classes, if known."""
+    """Weights, which may be downloaded on request, and what they are for, if known."""
 
     source: str
     weights: Callable[[], Mapping[str, Tensor]]
     preprocessing: Preprocessing | None
     class_names: Sequence[str] = ()
     others: Sequence[str] = ()
+    arch: str = ""
+
+
+def default_arch(preprocessing: Preprocessing, weights: str | None) -> str:
+    """Returns a small network for small images, or the network of weights."""
+    if weights is not None:
+        return _known_arch(find_weights(_USUAL, weights).arch)
+    return "resnet9_slim" if min(image_shape(preprocessing)[1:]) < 64 else _USUAL
+
+
+def _known_arch(arch: object) -> str:
+    """Returns the network that a run or a checkpoint names, if it is torchvision's or ours."""
+    return str(arch) if arch in (*SMALL, *torchvision_names()) else _USUAL
 
 
 def find_weights(arch: str, weights: str) -> Pretrained:
@@ -76,9 +91,7 @@ def find_weights(arch: str, weights: str) -> Pretrained:
 def _from_file(source: str) -> Pretrained:
     """Takes weights from a file or an address, saved by this project or any other script."""
     file = read_weights(source)
-    return Pretrained(
-        source, lambda: file.tensors, file.preprocessing, file.class_names, file.others
-    )
+    return Pretrained(source, lambda: file.tensors, *file[1:])
 
 
 def _from_folder(folder: Path) -> Pretrained:
@@ -357,14 +370,6 @@ def _fill_in(options: Namespace, values: Mapping[str, object]) -> None:
             options[name] = value
 
 
-def _arch_of(weights: str, earlier: Mapping[str, object]) -> str:
-    """Returns the network of a resumed run or a run's checkpoint, if it is torchvision's or ours."""
-    arch = earlier.get("model.arch")
-    with suppress(UserError):  # a name, or weights of others
-        arch = arch or read_checkpoint(weights)["about"]["arch"]
-    return str(arch) if arch in (*SMALL, *torchvision_names()) else "resnet18"
-
-
 def fill_in_preprocessing_of_weights(config: Namespace, earlier: Mapping[str, object]) -> None:
     """Fills in a data module's preprocessing from the weights, or the options of a resumed run."""
     model = config.model.init_args
@@ -376,11 +381,14 @@ def fill_in_preprocessing_of_weights(config: Namespace, earlier: Mapping[str, ob
                 " never learn"
             )
     elif "arch" in model:
-        model.arch = model.arch or _arch_of(model.weights, earlier)
         if earlier:
+            model.arch = model.arch or _known_arch(earlier.get("model.arch"))
             _fill_in(options, {name: earlier.get(f"data.{name}") for name in _OPTIONS})
-        elif preprocessing := find_weights(model.arch, model.weights).preprocessing:
-            fill_in_preprocessing(options, preprocessing)
+            return
+        weights = find_weights(model.arch or _USUAL, model.weights)
+        model.arch = model.arch or _known_arch(weights.arch)
+        if weights.preprocessing:
+            fill_in_preprocessing(options, weights.preprocessing)
         elif None in (options.get("mean"), options.get("std")):
             rank_zero_only(note)(
                 f"'{model.weights}' does not say how images are prepared for it: give --data.mean"

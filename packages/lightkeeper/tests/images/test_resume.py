@@ -300,16 +300,20 @@ def test_what_decides_the_numbers_is_named_where_it_changes_and_nothing_else(wor
     stop_at(1, *STOP_EARLY.split())
     same = (
         "--trainer.enable_progress_bar=true --trainer.logger=CSVLogger"
-        " --trainer.log_every_n_steps=2 --trainer.num_sanity_val_steps=1 --data.prefetch_factor=3"
+        " --trainer.num_sanity_val_steps=1 --data.prefetch_factor=3"
         f" --callbacks.last_checkpoint.every_n_steps=50 {STOP_EARLY}"
     )
     assert news(2, same) == {""}
-    options = "--trainer.accumulate_grad_batches=2 --trainer.gradient_clip_val=3"
+    options = (
+        "--trainer.accumulate_grad_batches=2 --trainer.gradient_clip_val=3"
+        " --trainer.log_every_n_steps=2"
+    )
     assert news(3, f"{options} {STOP_EARLY} --trainer.callbacks.patience=9 {EMA}") == {
         "--trainer.callbacks.EarlyStopping.patience is 9, not 3",
         "--trainer.callbacks is [EarlyStopping, EMAWeightAveraging], not [EarlyStopping]",
         "--trainer.accumulate_grad_batches is 2, not 1",
         "--trainer.gradient_clip_val is 3, not None",
+        "--trainer.log_every_n_steps is 2, not 1",
     }
     other = (
         "--trainer.precision=bf16-mixed --callbacks.best_checkpoint=false --trainer.min_epochs=2"

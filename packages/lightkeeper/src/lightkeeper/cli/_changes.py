@@ -16,7 +16,7 @@ _NOTED = ("data", "seed_everything", "trainer", "callbacks")
 _MAY_CHANGE = (  # no result depends on these, or another note says so
     "model.compile",
     *("data.num_workers", "data.prefetch_factor", "data.device_cache"),
-    *("trainer.enable_", "trainer.log", "trainer.profiler"),
+    *("trainer.enable_", "trainer.logger", "trainer.profiler"),
     *("trainer.default_root_dir", "trainer.devices", "trainer.num_", "trainer.fast_dev_run"),
     *("trainer.detect_anomaly", "trainer.inference_mode", "trainer.model_registry"),
     *("callbacks.last_checkpoint", "callbacks.stop_on_non_finite"),

@@ -182,12 +182,14 @@ class Weights(NamedTuple):
         preprocessing: The preprocessing of images.
         class_names: The classes in the order of the head's rows; empty if unknown.
         others: Names of tensors of a checkpoint of this project that are not the network's.
+        arch: The network's name; empty if unknown.
     """
 
     tensors: dict[str, Tensor]
     preprocessing: Preprocessing | None
     class_names: list[str]
     others: Sequence[str] = ()
+    arch: str = ""
 
 
 def weights_file(source: str | Path) -> Path:
@@ -221,6 +223,7 @@ def read_weights(source: str | Path) -> Weights:
         about["preprocessing"],
         names if is_plain else [],
         [name for name in tensors if not name.startswith(_NETWORK)],
+        str(about.get("arch", "")),
     )
 
 
