@@ -5,78 +5,34 @@ Each fold is a run, ``runs/NAME/fold_1`` and so on. The same command resumes: fi
 """
 
 import csv
-import os
 import sys
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, cast
 
 import torch
-from jsonargparse import Namespace
 from lightkeeper.cli import import_modules, read_metrics, run_command
 from lightkeeper.exact import UserError
-from lightkeeper.images import ImageFilesDataModule, read_checkpoint
+from lightkeeper.images import ImageFilesDataModule
 from seeds import line
-from training import train
+from training import Options, require_same_data, train
 
 from project.analysis.evaluation import evaluate_split
 from project.analysis.plots import confusion_figure
 from project.data import ImageDataModule
-from project.fit import FitCLI
 from project.model import ImageClassifier
-from project.model.networks import is_path
 
 FILE, COLUMNS = "out_of_fold.csv", ["path", "label", "true_label", "fold"]
 
 
-class Options(FitCLI):
-    """The options of ``project.fit``; parsing imports the classes that the last step needs."""
-
-    def before_instantiate_classes(self) -> None:
-        """Leaves the folder of a run alone."""
-
-    def instantiate_classes(self) -> None:
-        """Builds nothing."""
-
-    def prepare_for_checkpoints(self) -> None:
-        """Imports what checkpoints name of yours, and refuses models of several labels."""
-        model = self.config.model
-        model_class = resolve_name(model.class_path)
-        if not model_class.has_one_class:
-            raise UserError("scripts/folds.py needs a model of images with one class each")
-        yours = [
-            model.init_args.get("arch"),
-            model_class is not ImageClassifier and model.class_path,
-        ]
-        for path in yours:
-            if path and is_path(path):
-                import_modules(path.rpartition(".")[0])
-
-    def require_folds(self, runs: list[Path]) -> None:
-        """Refuses data that a fold cannot be cut from, or that has changed, before any is trained."""
-        data = self.config.data
-        data_class = resolve_name(data.class_path)
-        if issubclass(data_class, ImageFilesDataModule):
-            for fold, run in enumerate(runs, 1):
-                config = self.config.clone()
-                config.data.init_args.fold = fold
-                chosen = Namespace(data=config.data)  # type: ignore[no-untyped-call]
-                images = self.parser.instantiate_classes(chosen).data
-                if images.source.exists():  # or the first fold downloads them
-                    for file in images.files():
-                        file.path.encode()  # to write the last file: a name may be no UTF-8
-                    if (run / "metrics.json").exists():
-                        best = run / "checkpoints" / "best.ckpt"
-                        require_same_data(run, read_checkpoint(best)["about"], images)
-
-
-def require_same_data(run: Path, about: dict[str, Any], data: ImageDataModule) -> None:
-    """Refuses data that has changed since a run was trained, as it may have seen its test images."""
-    if about.get("digests", data.digests()) != data.digests():
-        raise UserError(
-            f"the data has changed since '{run}' was trained, so it may have seen images of this"
-            " fold; put the data back, or take another NAME"
-        )
+def require_folds(options: Options, folds: int) -> None:
+    """Refuses data that a fold cannot be cut from, before any is trained."""
+    if issubclass(resolve_name(options.config.data.class_path), ImageFilesDataModule):
+        for fold in range(1, folds + 1):
+            images = cast(ImageFilesDataModule, options.data(fold=fold))
+            if images.source.exists():  # or the first fold downloads them
+                for file in images.files():
+                    file.path.encode()  # to write the last file: a name may be no UTF-8
 
 
 def rows_of(run: Path, fold: int) -> list[list[Any]]:
@@ -84,7 +40,7 @@ def rows_of(run: Path, fold: int) -> list[list[Any]]:
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
     data = ImageDataModule.load_from_checkpoint(best)
-    require_same_data(run, model.about, data)
+    require_same_data(run, model.about, data.digests())
     test = evaluate_split(model, data)
     images, names = cast(Any, test.images), model.class_names
     columns = zip(
@@ -106,12 +62,15 @@ def main(name: str, folds: int, options: list[str]) -> None:
     folder = Path("runs") / name
     runs = [folder / f"fold_{fold}" for fold in range(1, folds + 1)]
     of_all = [*options, f"--data.folds={folds}"]
-    cli = Options(of_all)
-    cli.prepare_for_checkpoints()
+    parsed = Options(of_all)
+    if not resolve_name(parsed.config.model.class_path).has_one_class:
+        raise UserError("scripts/folds.py needs a model of images with one class each")
+    for module in parsed.modules():
+        import_modules(module)  # which checkpoints name
     for fold, run in enumerate(runs, 1):
-        if (run / "metrics.json").exists():  # compares options, and trains nothing
+        if (run / "metrics.json").exists():  # compares options and data, and trains nothing
             train(run, [*of_all, f"--data.fold={fold}"])
-    cli.require_folds(runs)
+    require_folds(parsed, folds)
     for fold, run in enumerate(runs, 1):
         train(run, [*of_all, f"--data.fold={fold}"])
     tests = [read_metrics(run) for run in runs]
@@ -143,6 +102,4 @@ if __name__ == "__main__":
             "usage: python scripts/folds.py NAME FOLDS OPTIONS..., such as: flowers 5 --data FOLDER"
         )
     _, name, folds, *options = sys.argv
-    sys.path.append(os.getcwd())  # as of python -m project.fit
-    del sys.argv[1:]  # LightningCLI warns if there are two command lines
     run_command(lambda: main(name, int(folds), options))

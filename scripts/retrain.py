@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from lightkeeper.cli import RunFolder, run_apart, run_command
 from lightkeeper.exact import UserError
-from training import train
+from training import Options, train
 
 from project.analysis.comparison import formatted, mcnemar
 
@@ -51,7 +51,9 @@ def correct_images(checkpoint: Path, data: list[str], output: Path) -> dict[str,
 def main(served: Path, folder: str, name: str, options: list[str]) -> int:
     """Trains if that is not done, compares and perhaps replaces; returns the exit code."""
     new = RunFolder("runs", name)
-    data = [f"--data={folder}", *of_splits(options)]
+    own = ",".join(Options([f"--data={folder}", *options]).modules())
+    imported = [f"--import={own}"] if own else []
+    data = [f"--data={folder}", *of_splits(options), *imported]
     before: dict[str, bool] = {}
     with TemporaryDirectory() as scratch:
         # first, as it may have been trained on these images, or know other classes

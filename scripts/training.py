@@ -1,22 +1,67 @@
 """Trainings of scripts that do several: each is a run, which is trained once, and by the options that the script asks for."""
 
 import json
+import os
 import shlex
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
+from warnings import catch_warnings
 
+import yaml
+from jsonargparse import Namespace
 from lightkeeper.cli import run_apart
 from lightkeeper.exact import UserError, note
+from lightkeeper.images import read_checkpoint
+
+from project.data import ImageDataModule
+from project.fit import FitCLI
+from project.model import ImageClassifier
+from project.model.networks import is_path
+
+_OTHERS = "give the same, or another NAME"
+
+
+class Options(FitCLI):
+    """The options of ``project.fit`` alone: parsing them builds nothing, and looks at no run."""
+
+    def __init__(self, options: list[str]) -> None:
+        sys.path.append(os.getcwd())  # as of python -m project.fit
+        with catch_warnings(action="ignore"):  # that the script has a command line, too
+            super().__init__(options)
+
+    def before_instantiate_classes(self) -> None:
+        """Leaves the folder of a run alone."""
+
+    def instantiate_classes(self) -> None:
+        """Builds nothing."""
+
+    def data(self, **options: object) -> ImageDataModule:
+        """Builds the data module, with other options in place of its own."""
+        config = self.config.clone().data
+        for name, value in options.items():
+            config.init_args[name] = value
+        chosen = Namespace(data=config)  # type: ignore[no-untyped-call]
+        data: ImageDataModule = self.parser.instantiate_classes(chosen).data
+        return data
+
+    def modules(self) -> list[str]:
+        """Returns the modules of your classifier and network, which other commands must import."""
+        model = self.config.model
+        is_own = resolve_name(model.class_path) is not ImageClassifier
+        paths = [model.class_path if is_own else "", model.init_args.get("arch") or ""]
+        return [path.rpartition(".")[0] for path in paths if is_path(path)]
 
 
 def train(run: Path, options: list[str]) -> None:
     """Trains or resumes a run by ``project.fit``, unless it is finished; if that fails, ends as it did.
 
     Raises:
-        UserError: The run was finished with other options.
+        UserError: The run was finished with other options or data.
     """
+    options = [*options, f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
     command = ["-m", "project.fit", *options]
-    command += [f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
     if not (run / "metrics.json").exists():
         try:  # which ends this process itself where a signal asks it to
             if code := run_apart([sys.executable, *command]):
@@ -27,8 +72,44 @@ def train(run: Path, options: list[str]) -> None:
             raise
     elif _words(command) != _words(trained := _command_of(run)):
         raise UserError(
-            f"'{run}' was trained with other options ({shlex.join(trained)}); give the same, or"
-            " another NAME"
+            f"'{run}' was trained with other options ({shlex.join(trained)}); {_OTHERS}"
+        )
+    else:
+        _require_same(run, Options(options))
+
+
+def _require_same(run: Path, options: Options) -> None:
+    """Refuses what a command does not tell: an edited config, and other data."""
+    before = dict(_flat(yaml.safe_load((run / "config.yaml").read_text())))
+    now = yaml.safe_load(options.parser.dump(options.config, skip_unset=False))
+    for name, value in _flat(now):
+        if value not in (None, before.get(name, value)):  # the run has filled in what was None
+            raise UserError(
+                f"'{run}' was trained with {name.replace('.init_args', '')} {before[name]}, not"
+                f" {value}; {_OTHERS}"
+            )
+    try:
+        about = read_checkpoint(run / "checkpoints" / "best.ckpt")["about"]
+        digests = options.data().digests()
+    except (UserError, OSError, RuntimeError):  # what is gone has not changed
+        return
+    require_same_data(run, about, digests)
+
+
+def _flat(config: Mapping[str, object], group: str = "") -> Iterator[tuple[str, object]]:
+    """Yields the values of a config by their full names."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{group}{name}.")
+        else:
+            yield f"{group}{name}", value
+
+
+def require_same_data(run: Path, about: Mapping[str, object], digests: Mapping[str, str]) -> None:
+    """Refuses data that has changed since a run was trained: it may have seen today's test images."""
+    if about.get("digests", digests) != digests:
+        raise UserError(
+            f"the data has changed since '{run}' was trained; put it back, or take another NAME"
         )
 
 

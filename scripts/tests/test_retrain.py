@@ -88,3 +88,20 @@ def test_options_that_say_how_a_table_is_read_are_for_both_and_other_classes_cos
     renamed = ("renamed", "--trainer.max_steps=1")
     assert "has images of aster, but" in one_line(lambda: replaced_by(*renamed), capsys)
     assert not Path("runs/renamed").exists()
+
+
+@pytest.mark.slow
+def test_of_a_network_of_ones_own_a_finished_run_is_no_training_on_new_images(
+    replaced_by, workplace, capsys
+):
+    (workplace / "mine.py").write_text(
+        "from project.model.small_networks import ResNet9\n\n"
+        "def net(num_classes):\n    return ResNet9(num_classes, width=8)\n"
+    )
+    own = ("--model.arch=mine.net", "--trainer.max_steps=1")
+    assert replaced_by("first", *own)
+    assert replaced_by("second", *own)
+    photo = next((workplace / "images" / "rose").iterdir())
+    photo.with_name("new.jpg").write_bytes(photo.read_bytes())
+    said = one_line(lambda: replaced_by("second", *own), capsys)
+    assert "the data has changed since 'runs/second' was trained" in said

@@ -150,8 +150,16 @@ def test_seeds_and_shares_are_trained_once_and_summed_up(workplace, monkeypatch,
     assert int(half[3]) == pytest.approx(int(whole[3]) / 2, abs=12)
     assert half[4] == whole[4] == "2"
     assert (workplace / "runs" / "mine" / "images.png").exists()
+    again = [*options, *QUIET, *SLIM, "--data.num_workers=0"]
     with pytest.raises(ValueError, match="train_fraction: must be in"):
-        repeat.main("percent", 1, [10], [*options, *QUIET, *SLIM, "--data.num_workers=0"])
+        repeat.main("percent", 1, [10], again)
+    config = Path("runs/mine/1_0/config.yaml")  # of a run whose --config was edited since
+    config.write_text(config.read_text().replace("max_epochs: 1", "max_epochs: 3"))
+    with pytest.raises(UserError, match=r"1_0' was trained with trainer\.max_epochs 3, not 1"):
+        repeat.main("mine", 2, [0.5, 1], again)
+    next(Path("images/a").iterdir()).unlink()
+    with pytest.raises(UserError, match=r"the data has changed since 'runs/mine/0\.5_0'"):
+        repeat.main("mine", 2, [0.5, 1], again)
 
 
 def test_a_stopped_script_says_that_it_goes_on_itself_with_a_run_that_has_begun(
