@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SEEDS ?= 0 1 2 3 4
 BIN := .venv/bin
-PYTEST = $(CURDIR)/$(BIN)/python -m pytest
+PYTEST = "$(CURDIR)/$(BIN)/python" -m pytest
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 # threads that wait sleep: on two busy cores, training the built-in data took 70 s of CPU time, and 233 s otherwise
 export OMP_WAIT_POLICY ?= passive
@@ -48,7 +48,7 @@ test-slow: .venv/installed
 	$(if $(ARGS),,$(if $(LIBRARY),cd $(LIBRARY) && $(PYTEST) -m slow))
 
 stress: .venv/installed
-	$(if $(LIBRARY),cd $(LIBRARY) && $(CURDIR)/$(BIN)/python -m tests.stress $(ARGS))
+	$(if $(LIBRARY),cd $(LIBRARY) && "$(CURDIR)/$(BIN)/python" -m tests.stress $(ARGS))
 
 benchmark: .venv/installed
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -70,7 +70,7 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/typos
 	$(BIN)/mypy
-	$(if $(LIBRARY),cd $(LIBRARY) && $(CURDIR)/$(BIN)/mypy)
+	$(if $(LIBRARY),cd $(LIBRARY) && "$(CURDIR)/$(BIN)/mypy")
 
 notebook: .venv/installed
 	$(BIN)/jupyter lab $(ALLOW_ROOT) $(wildcard notebooks/$(if $(CHECKPOINT),explore_checkpoint,tutorial).ipynb)

@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from typing import Any, cast
 
 import torch
-from lightkeeper.cli import import_modules, read_metrics, run_command
+from lightkeeper.cli import RunFolder, import_modules, read_metrics, run_command
 from lightkeeper.exact import UserError
 from lightkeeper.images import ImageFilesDataModule
 from seeds import line
@@ -59,7 +59,7 @@ def rows_of(run: Path, fold: int) -> list[list[Any]]:
 
 def main(name: str, folds: int, options: list[str]) -> None:
     """Trains what is not trained yet, and puts all folds together."""
-    folder = Path("runs") / name
+    folder = RunFolder("runs", name).path
     runs = [folder / f"fold_{fold}" for fold in range(1, folds + 1)]
     of_all = [*options, f"--data.folds={folds}"]
     parsed = Options(of_all)

@@ -95,8 +95,12 @@ def main(folder: Path, corrected: str | None = None) -> None:
         require_new(Path(corrected))
         if not (folder / FOUND).is_file():
             raise UserError(f"'{folder}' has no {FOUND}: find them first, without '{corrected}'")
-        with open(folder / FOUND, newline="") as file:
-            changes = {row["path"]: row["suggested"] for row in csv.DictReader(file)}
+        # a spreadsheet may have put a mark in front, and semicolons between
+        lines = (folder / FOUND).read_text("utf-8-sig").splitlines()
+        listed = csv.DictReader(lines, delimiter=";" if "path;" in lines[0] else ",")
+        if not {"path", "suggested"} <= {*(listed.fieldnames or ())}:
+            raise UserError(f"'{folder / FOUND}' has no columns path and suggested")
+        changes = {row["path"]: row["suggested"] for row in listed}
         known, *_ = read(folder)
         rows = [[row["path"], changes.get(row["path"], row["true_label"])] for row in known]
         write(Path(corrected), ["path", "label"], rows)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from jsonargparse.typing import PositiveInt
-from lightkeeper.cli import run_command
+from lightkeeper.cli import RunFolder, run_command
 from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -57,7 +57,7 @@ def images_figure(metrics: pd.DataFrame, images: pd.Series) -> Figure:
 
 def main(name: str, seeds: int, fractions: list[float], options: list[str]) -> None:
     """Trains, prints mean and deviation over seeds, and draws accuracy by training images."""
-    folder = Path("runs") / name
+    folder = RunFolder("runs", name).path
     runs = train_all(folder, seeds, fractions, options)
     metrics, settings = read_runs(runs, "test")
     groups = seed_groups(settings)

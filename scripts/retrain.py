@@ -51,6 +51,8 @@ def correct_images(checkpoint: Path, data: list[str], output: Path) -> dict[str,
 def main(served: Path, folder: str, name: str, options: list[str]) -> int:
     """Trains if that is not done, compares and perhaps replaces; returns the exit code."""
     new = RunFolder("runs", name)
+    if not served.absolute().parent.is_dir():
+        raise UserError(f"there is no folder for '{served}'")
     own = ",".join(Options([f"--data={folder}", *options]).modules())
     imported = [f"--import={own}"] if own else []
     data = [f"--data={folder}", *of_splits(options), *imported]

@@ -65,7 +65,8 @@ def main(runs: list[Path]) -> None:
         )
     if all(curves := [curve(run) for run in runs]):
         print(line("training, seconds", [points[-1][0] for points in curves]))
-        print(line("  at its pace later", [steady(run) for run in runs]))
+        if all(paces := [steady(run) for run in runs]):  # 0 of a run that logged one step
+            print(line("  at its pace later", paces))
 
 
 if __name__ == "__main__":

@@ -47,8 +47,9 @@ def test_runs_that_differ_in_their_seed_alone_are_a_row_of_mean_and_deviation(ru
     sgd, adam = csv.DictReader(capsys.readouterr().out.strip().splitlines())
     assert (sgd["runs"], sgd["n"], adam["runs"], adam["n"]) == ("sgd_0 … sgd_2", "3", "adam|w", "1")
     values = list(ACCURACIES.values())[:3]
-    assert float(sgd["test/accuracy"]) == pytest.approx(statistics.mean(values))
-    assert float(sgd["test/accuracy_std"]) == pytest.approx(statistics.stdev(values))
+    assert [float(sgd[name]) for name in ("test/accuracy", "test/accuracy_std")] == pytest.approx(
+        [statistics.mean(values), statistics.stdev(values)]
+    )
     # and neither rate nor seed
     differing = ["model.optimizer", "model.optimizer.long", "model.optimizer.momentum"]
     assert [name for name in sgd if "." in name] == differing
@@ -104,15 +105,23 @@ def test_two_checkpoints_are_compared_on_the_same_images_alone(tiny_run, workpla
     )
 
 
-def test_a_run_counts_once_however_its_folder_is_named(runs, workplace, capsys):
+def test_a_run_counts_once_however_its_folder_is_named_and_other_data_are_another_row(
+    runs, workplace, capsys
+):
     (workplace / "link").symlink_to("sgd_1")
+    for run in runs:
+        Path(run, "metrics.json").write_text(
+            json.dumps(read_json(f"{run}/metrics.json") | {"digests": {"train": run == "sgd_0"}})
+        )
     for name, data in {"again": "", "other_order": "data: {seed: 7}\n"}.items():
         config = Path(shutil.copytree("sgd_1", name), "config.yaml")
         config.write_text(data + config.read_text().replace("sgd_1", name))
-    others = ["again", "other_order", "--format=csv"]
-    call(compare, *runs, "sgd_0/", workplace / "sgd_2", "link", *others)
+    call(
+        *(compare, *runs, "sgd_0/", workplace / "sgd_2", "link"),
+        *("again", "other_order", "--format=csv"),
+    )
     output, notes = capsys.readouterr()
-    assert [row["n"] for row in csv.DictReader(output.splitlines()[:3])] == ["4", "1"]
+    assert [row["n"] for row in csv.DictReader(output.splitlines()[:4])] == ["1", "3", "1"]
     assert notes == "left out, as their settings and seeds are those of another run: again\n"
 
 

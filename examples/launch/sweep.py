@@ -97,6 +97,10 @@ def search(folder: Path, trials: int, seed: int, options: list[str]) -> optuna.S
     ):
         raise UserError(f"'{folder}' has trials of other options; give the same, or another --name")
     study.set_user_attr("options", options)
+    space = study.user_attrs.get("space", str(SPACE))
+    if space != str(SPACE):
+        raise UserError(f"'{folder}' searches another SPACE, {space}; take another --name")
+    study.set_user_attr("space", space)
     for stopped in study.get_trials(states=[TrialState.RUNNING]):
         name = stopped.user_attrs.get("run", f"trial_{stopped.number:03d}")
         study.enqueue_trial(stopped.params, user_attrs={"run": name})

@@ -53,6 +53,11 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     settings = settings.T.groupby(level=0).first().T  # an option may be null here, a class there
     settings["images"] = [(run.get("images") or {}).get("train") for run in results.values()]
     settings = settings.where(settings.notna(), "").astype(str)
+    # of earlier versions, only the number of images is known
+    parts = [(run.get("digests") or {}).values() for run in results.values()]
+    digests = pd.Series([" ".join(str(part)[:6] for part in of) for of in parts], settings.index)
+    if (digests[digests != ""].groupby(seed_groups(settings)).nunique() > 1).any():
+        settings["digests"] = digests  # the data has changed between runs of one config
     repeats = settings.drop(columns=_FOLDERS, errors="ignore").duplicated()
     if repeats.any():
         note(

@@ -242,11 +242,15 @@ def test_near_duplicates_are_those_whose_hashes_or_mirror_images_differ_in_six_b
     assert 0 < len(found) < len(expected)
 
 
-def test_labels_are_corrected_where_the_list_still_suggests_another(workplace):
+@pytest.mark.parametrize(
+    "listed", ["path,label,suggested\nb,rose,tulip", "\ufeffpath;label;suggested\r\nb;rose;tulip"]
+)
+def test_labels_are_corrected_where_the_list_still_suggests_another(workplace, listed):
+    """A spreadsheet may have saved the list."""
     known = [f"{path},tulip,rose,1,0.1,0.9" for path in "abc"]
     header = "path,label,true_label,fold,probability_rose,probability_tulip"
     Path("out_of_fold.csv").write_text("\n".join([header, *known]))
-    Path("label_errors.csv").write_text("path,label,suggested\nb,rose,tulip")
+    Path("label_errors.csv").write_text(listed)
     label_errors.main(Path(), "labels.csv")
     labels = {row["path"]: row["label"] for row in rows("labels.csv")}
     assert labels == {"a": "rose", "b": "tulip", "c": "rose"}
@@ -265,6 +269,8 @@ def test_what_people_may_have_written_is_not_replaced_and_what_is_missing_is_nam
         with pytest.raises(UserError, match=r"is there already; name another file, or remove it"):
             call()
     assert Path("labels.csv").read_text() == Path("label_errors.csv").read_text() == mine
+    with pytest.raises(UserError, match=r"'label_errors.csv' has no columns path and suggested"):
+        label_errors.main(Path(), "new.csv")
     with pytest.raises(UserError, match=r"there is no folder for 'nowhere/pairs.csv'"):
         near_duplicates.main(".", "nowhere/pairs.csv")
     with pytest.raises(UserError, match=r"'cv' has no label_errors.csv: find them first"):
@@ -354,6 +360,10 @@ def test_a_trial_that_was_stopped_before_it_could_save_is_no_failure(workplace):
     assert states == ["FAIL", "FAIL", "COMPLETE"]  # one trial, three times
     with pytest.raises(UserError, match="has trials of other options"):
         sweep("--trials=2", "--trainer.max_epochs=3", run_apart=trained)
+    study = optuna.load_study(study_name="sweep", storage="sqlite:///runs/lr/study.db")
+    study.set_user_attr("space", "that of before SPACE was edited")
+    with pytest.raises(UserError, match="searches another SPACE, that of before"):
+        sweep("--trials=2", run_apart=trained)
 
 
 @needs_examples

@@ -27,6 +27,7 @@ _TYPES = {
     "class_names": list,
     "versions": dict,
     "images": dict | None,
+    "digests": dict | None,
 }
 """Those of a run's final metrics, of which an earlier version may have fewer."""
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache

@@ -61,7 +61,7 @@ def final_metrics(trainer: Trainer, model: LightningModule, run: RunFolder, best
         "checkpoint": str(run.best.relative_to(run.path)),
         "epoch": best["epoch"] + 1,
         **{name: best[name] for name in ("step", "selection", "class_names", "versions")},
-        "images": best.get("images"),
+        **{name: best.get(name) for name in ("images", "digests")},
         "val": best["metrics"].get("val"),
         "test": measured(trainer, model).get("test", {}),
     }
