@@ -121,10 +121,21 @@ def test_a_best_checkpoint_of_another_run_is_not_tested(workplace, capsys):
     )
     stop_at(5)
     shutil.copy("other/run/checkpoints/best.ckpt", BEST)
-    assert f"'{BEST}' is of another run; put this one's back" in one_line(fit, capsys)
+    assert f"'{BEST}' is not the best of this run; put that back" in one_line(fit, capsys)
     BEST.unlink()
     fit()
     assert f"{BEST}' is lost or damaged; " in capsys.readouterr().err
+
+
+def test_a_best_checkpoint_of_an_earlier_epoch_is_not_tested(workplace, monkeypatch, capsys):
+    """As a copy of a run that trains may have one."""
+    pretend(monkeypatch, [1.0] * 4, [0.5, 0.9, 0.7, 0.6])
+    stop_at(5, "--trainer.max_epochs=3")
+    early = shutil.copy(BEST, "early.ckpt")
+    stop_at(10, "--trainer.max_epochs=3")
+    shutil.copy(early, BEST)
+    said = one_line(lambda: fit("--trainer.max_epochs=3"), capsys)
+    assert f"'{BEST}' is not the best of this run; put that back" in said
 
 
 def test_a_best_checkpoint_without_a_last_one_is_not_replaced_in_silence(workplace, capsys):

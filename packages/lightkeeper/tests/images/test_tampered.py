@@ -213,7 +213,8 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
             kept = {"dirpath": str(folder), "best_k_models": {path: worse}}
             content["callbacks"][name] = content["callbacks"][best] | scores | paths | kept
 
-    tampered(LAST, LAST, change)
+    for file in (LAST, LAST.with_name("best.ckpt")):
+        tampered(file, file, change)
     fit(callbacks=[own])
     assert (resumed / "runs" / "run" / "metrics.json").exists()
     assert victim.exists()

@@ -244,6 +244,7 @@ class FitCommand(Command):
         if path is None:
             self._begin()
         else:
+            require_own_best(self.trainer, self.run.best, checkpoint)
             self._resume(path, checkpoint[ABOUT], options)
         return None if path is None else str(path)
 
@@ -269,7 +270,6 @@ class FitCommand(Command):
                 f"'{self.run.path}' resumes only with --callbacks.last_checkpoint; or use another"
                 " --name"
             )
-        require_own_best(self.run.best, about)
         changes: list[str] = []
         if not self._earlier:
             changes.append("options may be others, as config.yaml is lost")

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
+from torch import Tensor
 
+from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import LocalError, NonFiniteError, UserError
 from ..exact._files import CHECKPOINTS
 from ..exact._last_checkpoint import LastCheckpoint
@@ -98,16 +100,35 @@ def way_to_resume(trainer: Trainer, run: RunFolder, command: str) -> str:
     return f"to {verb}, run {command} with the same options and --name {name}"
 
 
-def require_own_best(best: Path, about: About) -> None:
-    """Refuses a run's best.ckpt that is of other classes or another network, as it may be tested."""
-    if not (about.get("selection") and "val" in about["metrics"]):  # it has none yet
+def require_own_best(trainer: Trainer, best: Path, resumed: Checkpoint) -> None:
+    """Refuses a best.ckpt that is not the one of a run that resumes, as it may be tested.
+
+    It may be another run's, or of an earlier epoch, as a copy of a run that trains. A kill may have
+    left a newer one than the run resumes from.
+    """
+    about = resumed[ABOUT]
+    kept = best_checkpoint(trainer)
+    if kept is None or not (
+        about.get("selection") and "val" in about["metrics"]
+    ):  # it has none yet
         return
     try:
-        found = read_checkpoint(best)[ABOUT]
+        found = read_checkpoint(best)
     except UserError:  # lost or damaged, as its callback says
         return
-    if any(found[name] != about[name] for name in ("class_names", "arch")):
-        raise LocalError(f"'{best}' is of another run; put this one's back, or remove it")
+    differs = any(found[ABOUT][name] != about[name] for name in ("class_names", "arch"))
+    if found[ABOUT]["step"] < about["step"]:
+        scores = [_score(part.get("callbacks"), kept.state_key) for part in (resumed, found)]
+        differs |= None not in scores and scores[0] != scores[1]
+    if differs:
+        raise LocalError(f"'{best}' is not the best of this run; put that back, or remove it")
+
+
+def _score(states: object, key: str) -> object:
+    """Returns the best score in the states of callbacks that a file has, if they have it."""
+    state = states.get(key) if isinstance(states, dict) else None
+    score = state.get("best_model_score") if isinstance(state, dict) else None
+    return score.tolist() if isinstance(score, Tensor) else None
 
 
 def is_of_machine(error: BaseException) -> bool:
