@@ -122,6 +122,15 @@ def test_each_public_name_is_documented_and_its_example_runs(part):
     assert results.attempted > results.failed == 0
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.stem != "__init__" and ">>>" in path.read_text()]
+)
+def test_the_examples_of_other_docstrings_run(path):
+    name = ".".join(path.relative_to(LIBRARY.parent).with_suffix("").parts)
+    results = doctest.testmod(import_module(name))
+    assert results.attempted > results.failed == 0
+
+
 @pytest.mark.parametrize("part", FACES)
 def test_a_star_takes_and_tab_completion_lists_the_public_names(part):
     taken: dict[str, Any] = {}

@@ -40,7 +40,7 @@ def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
 
 @cases("name", "with space", "Größe", "...", ".hidden", "é" * 127 + "x")
 def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and_a_lock(
-    tmp_path, monkeypatch, name
+    tmp_path, monkeypatch, capsys, name
 ):
     without_locks = Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
     for _ in range(2):  # a file system without locks is no obstacle
@@ -48,6 +48,7 @@ def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and
         place = tmp_path / name
         assert {*tmp_path.rglob("*")} == {place, place / "checkpoints", place / ".lock"}
         monkeypatch.setattr("fcntl.lockf", without_locks)
+    assert capsys.readouterr().err.startswith("there are no file locks for ")
 
 
 @cases(

@@ -183,6 +183,13 @@ def test_a_jpeg_that_libjpeg_warns_of_is_read_if_all_pixels_are_there(tmp_path, 
     assert decoded(path, (50, 37)).shape == (3, 38, 50)
 
 
+def test_bytes_behind_the_pixels_that_may_be_lost_ones_are_damage(tmp_path):
+    data = inserted(PLAIN, bytes(range(160, 200)), b"\xff\xd9")
+    (path := tmp_path / "image.jpg").write_bytes(data)
+    with pytest.raises(UnreadableFileError, match="extraneous bytes before marker"):
+        decoded(path)
+
+
 @cases("run", b"\xff" * 100_000 + b"\0", b"\xff" * 100_000)
 def test_bytes_of_255_before_a_segment_take_no_quadratic_time(tmp_path, run):
     """Those right before a marker are padding, others are no marker's."""

@@ -117,7 +117,8 @@ class RunFolder:
         try:
             is_ours = take_lock(lock)
         except OSError:
-            return  # a file system without locks
+            note(f"there are no file locks for '{self.path}': see that one command alone trains it")
+            return
         if not is_ours:
             raise UserError(
                 f"the run '{self.path}' is being trained by {self._owner()}; choose another --name"

@@ -60,6 +60,8 @@ def split_names(names: Iterable[str]) -> dict[str, str]:
     {'train': 'Train', 'val': 'Validation'}
     >>> split_names(["seg_train", "seg_test", "daisy"])
     {'train': 'seg_train', 'test': 'seg_test'}
+    >>> split_names(["train_station", "airport"])
+    {}
     """
     affixes = defaultdict[tuple[str, str], dict[str, set[str]]](lambda: defaultdict(set))
     for name in names:
