@@ -99,9 +99,18 @@ def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, st
     small(
         f"--trainer.log_every_n_steps={interval}",
         f"--trainer.accumulate_grad_batches={accumulated}",
+        callbacks=[
+            LambdaCallback(
+                on_train_epoch_end=lambda trainer, model: model.log(
+                    "late", trainer.current_epoch + 1.0
+                )
+            )
+        ],
     )
     found, curves = rows(RUN / "metrics.csv"), read_curves(RUN)
-    assert [(row["epoch"], int(row["step"])) for row in found] == [("1", steps[0]), ("2", steps[1])]
+    assert [(row["epoch"], int(row["step"]), float(row["late"])) for row in found] == [
+        *(("1", steps[0], 1.0), ("2", steps[1], 2.0))
+    ]
     for row in found:
         assert {"train/loss", "train/accuracy", "learning_rate", "val/accuracy"} <= row.keys()
         for name in row.keys() & curves.keys():

@@ -67,7 +67,8 @@ class FitCommand(Command):
     default_callbacks: ClassVar[Mapping[str, type[Callback]]] = {}
     """Callbacks of every run, by the option ``--callbacks.NAME``: true, false or their options."""
     first_callbacks: ClassVar[tuple[type[Callback], ...]] = ()
-    """Callbacks that write at the start of a batch or an epoch, before others log there."""
+    """Callbacks that write at the start of an epoch, or the end of training: before others log or
+    save there."""
 
     run: RunFolder
     _resumed_step = 0
@@ -162,8 +163,8 @@ class FitCommand(Command):
             **kwargs,
         )
         # a Timer ends training at the end of a batch, of which others then log the last metrics
-        first = (DescribeCheckpoint, LastCheckpoint, Timer, *self.first_callbacks)
-        callbacks_of(trainer).sort(key=lambda callback: not isinstance(callback, first))
+        first = (DescribeCheckpoint, *self.first_callbacks, LastCheckpoint, Timer)
+        callbacks_of(trainer).sort(key=lambda x: [not isinstance(x, kind) for kind in first])
         return trainer
 
     def _callbacks(self) -> list[Callback]:
