@@ -163,7 +163,7 @@ class FitCommand(Command):
             **kwargs,
         )
         # a Timer ends training at the end of a batch, of which others then log the last metrics
-        first = (DescribeCheckpoint, *self.first_callbacks, LastCheckpoint, Timer)
+        first: list[type] = [DescribeCheckpoint, *self.first_callbacks, LastCheckpoint, Timer]
         callbacks_of(trainer).sort(key=lambda x: [not isinstance(x, kind) for kind in first])
         return trainer
 
