@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import torch
-from prepare import answers, open_photo, pixels
+from prepare import answers, open_photo, pixels, require_8_bits
 
-about = dict.fromkeys(("class_names", "has_one_class", "thresholds"), "")
+about = dict.fromkeys(("class_names", "has_one_class", "thresholds", "positive", "bits"), "")
 classify = torch.export.load("model.pt2", extra_files=about).module()
+require_8_bits(about)
 images = torch.from_numpy(pixels(open_photo(Path("photo.jpg").read_bytes()))[None].copy())
 probabilities = classify(images)[0].tolist()
 for at in answers(probabilities, about):

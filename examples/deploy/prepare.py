@@ -93,8 +93,18 @@ def prepare(image, about):
 
 def answers(probabilities, about):
     """List the places of an image's class, or of all its classes, by the thresholds of validation."""
-    thresholds = json.loads(about.get("thresholds") or "{}")
-    shares = np.asarray(probabilities) / ([*thresholds.values()] or 0.5)
-    if json.loads(about["has_one_class"]):
-        return [shares.argmax()]
-    return np.flatnonzero(shares > 1).tolist()
+    thresholds = [*json.loads(about.get("thresholds") or "{}").values()]
+    shares = np.asarray(probabilities)
+    if not json.loads(about["has_one_class"]):
+        return np.flatnonzero(shares > (thresholds or 0.5)).tolist()
+    if about.get("positive"):  # files of before do not name it
+        positive = int(about["positive"])
+        return [positive if shares[positive] >= thresholds[positive] else 1 - positive]
+    # a threshold may be 0
+    return [int((shares / np.maximum(thresholds or 1, 1e-30)).argmax())]
+
+
+def require_8_bits(about):
+    """Refuse a file that takes 16-bit images, which ``pixels`` and ``prepare`` do not make."""
+    if about.get("bits") == "16":
+        raise SystemExit("error: this file takes 16-bit images; prepare.py makes 8-bit ones alone")

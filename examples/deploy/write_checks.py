@@ -17,6 +17,8 @@ from project.model import ImageClassifier
 def main(options):
     """Writes a line for each photo, once all are labelled."""
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
+    if model.preprocessing.get("bits") == 16:
+        raise UserError("must be of images of 8 bits, as prepare.py makes", "checkpoint")
     paths = sorted(path for path in options.photos.rglob("*") if path.is_file())
     if not paths:
         raise UserError(f"there are no photos in '{options.photos}'")
@@ -36,4 +38,5 @@ if __name__ == "__main__":
     parser = CommandParser(prog="write_checks.py", description=__doc__.splitlines()[0])
     parser.add_argument("checkpoint", type=str, help="The checkpoint.")
     parser.add_argument("photos", type=Path, help="A folder of photos.")
+    parser.add_import()
     run_command(lambda: main(parser.parse_args()))

@@ -7,6 +7,8 @@ import runpy
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,10 +20,11 @@ from lightkeeper.images import ImageDataModule, Preprocessing, prepare as prepar
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from examples.binary import BinaryClassifier
 from project import export
 from project.analysis.evaluation import evaluate_split
 from project.model import ImageClassifier
-from project.model.formats import load_onnx
+from project.model.formats import ProbabilityNetwork, load_onnx, metadata
 from tests.conftest import (
     QUIET,
     ROOT,
@@ -29,12 +32,16 @@ from tests.conftest import (
     SMALL_FILES,
     TINY_TRAINER,
     call,
+    cases,
+    checkpoint_of,
     draw_image,
     evaluate,
     fit,
     make_folder,
+    one_line,
     read_json,
 )
+from tests.stubs import NoiseDataModule
 from tests.test_export import NAMES, photos as photos, place as place
 
 DEPLOY = ROOT / "examples" / "deploy"
@@ -130,6 +137,70 @@ def test_thresholds_choose_the_answer_and_of_several_labels_all():
     assert answers([0.1, 0.5, 0.1], about) == []
     assert answers([0.3, 0.5, 0.4], about | {"has_one_class": "true"}) == [2]
     assert answers([0.6, 0.4, 0.7], {"has_one_class": "false"}) == [0, 2]
+    assert answers([0.6, 0.4, 0.7], {"has_one_class": "true"}) == [2]
+    of_before = {"has_one_class": "true", "thresholds": '{"benign": 0.0, "malignant": 1.0}'}
+    assert answers([0.0, 1.0], of_before) == [1]
+    assert answers([0.1, 0.9], of_before) == [0]
+
+
+def binary(positive: int, bits: int = 8) -> BinaryClassifier:
+    """A model of two classes."""
+    names = ["benign", "malignant"]
+    options: Any = {"preprocessing": {**NoiseDataModule.preprocessing, "bits": bits}}
+    return BinaryClassifier(names, names[positive], arch="resnet9_slim", **options)
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+@pytest.mark.parametrize("threshold", [0.0, np.float32(0.3).item(), 1.0, 1 + 2**-20])
+def test_a_file_of_two_classes_decides_as_the_checkpoint_does_at_the_threshold_too(
+    positive, threshold
+):
+    answers = runpy.run_path(str(DEPLOY / "prepare.py"))["answers"]
+    model = binary(positive).eval()
+    of_both = [max(1 - threshold, 0.0), threshold][:: 1 if positive else -1]
+    model.thresholds = dict(zip(model.class_names, of_both, strict=True))
+    about = metadata(ProbabilityNetwork(model), model)
+    for share in (0.0, 0.2999, 0.3, 0.3001, 1.0):
+        shares = torch.tensor([[1 - share, share]])
+        shares = shares if positive else shares.flip(1)
+        expected = model.predicted(shares).tolist()
+        assert answers(shares[0].numpy(), about) == answers(shares[0].tolist(), about) == expected
+
+
+@cases("script", "onnx_runtime.py", "plain_torch.py")
+def test_a_file_of_16_bits_is_one_line_without_this_project(script, monkeypatch):
+    about = {"bits": "16", "class_names": "[]"}
+    session = SimpleNamespace(get_modelmeta=lambda: SimpleNamespace(custom_metadata_map=about))
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda _: session)
+    monkeypatch.setattr(torch.export, "load", lambda _, extra_files: opened_16(extra_files))
+    monkeypatch.syspath_prepend(DEPLOY)
+    with pytest.raises(SystemExit, match="error: this file takes 16-bit images"):
+        runpy.run_path(str(DEPLOY / script))
+
+
+def opened_16(extra_files: dict[str, str]) -> SimpleNamespace:
+    """What torch opens of a file of 16 bits, as far as it is looked at."""
+    extra_files["bits"] = "16"
+    return SimpleNamespace(module=lambda: None)
+
+
+def test_checks_are_written_by_a_model_of_ones_own_but_of_16_bits(workplace, monkeypatch, capsys):
+    make_folder(workplace, {"photos": 2})
+    monkeypatch.syspath_prepend(DEPLOY)
+    for bits in (8, 16):
+        checkpoint = checkpoint_of(binary(1, bits), workplace / "model.ckpt")
+        command = ["write_checks.py", str(checkpoint), "photos", "--import=examples.binary"]
+        monkeypatch.setattr(sys, "argv", command)
+        if bits == 8:
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_path(str(DEPLOY / command[0]), run_name="__main__")
+            assert not ended.value.code
+    lines = (workplace / "checks.jsonl").read_text().splitlines()
+    assert [sum(json.loads(line)["probabilities"]) for line in lines] == pytest.approx([1, 1])
+    line = one_line(
+        lambda: runpy.run_path(str(DEPLOY / "write_checks.py"), run_name="__main__"), capsys
+    )
+    assert "must be of images of 8 bits" in line
 
 
 @pytest.mark.slow

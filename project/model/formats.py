@@ -175,12 +175,16 @@ def _dynamic_axes(network: ProbabilityNetwork) -> dict[int, str]:
 def metadata(network: ProbabilityNetwork, model: "ImageClassifier") -> dict[str, str]:
     """Returns a file's metadata: class names, thresholds, preprocessing and checks.
 
+    ``positive`` is the place of the class that a model of two finds from its threshold on.
+
     Values are JSON, except for those that are text, which stand as they are.
     """
     defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
     about = {**defaults, "class_names": model.class_names, **model.preprocessing}
     if model.thresholds:
         about["thresholds"] = model.thresholds
+        if len(model.thresholds) == 2 and hasattr(model, "positive"):
+            about["positive"] = model.positive
     about["has_one_class"] = model.has_one_class
     about["checks"] = _checks(network, model)
     return {
