@@ -6,6 +6,7 @@ python -m project.fit --model examples.center_loss.CenterLossClassifier --model.
 from typing import Any
 
 import torch
+from lightkeeper.exact import UserError
 from torch import Tensor, nn
 
 from project.model import ImageClassifier
@@ -29,6 +30,8 @@ class CenterLossClassifier(ImageClassifier):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Measures the batch and returns its mean loss."""
         images, labels = batch[0], batch[1]
+        if labels.dim() > 1:  # as of MixUp
+            raise UserError("center loss needs one class an image", "--data.batch_transforms")
         logits, features = self.logits_and_features(images)
         distances = (features.float() - self.centers[labels]).square().sum(1)
         losses = self.loss(logits, labels) + self.center_weight / 2 * distances

@@ -29,4 +29,4 @@ class CocoCrops(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
         image, x, y, width, height = self.boxes[index]
         with Image.open(self.folder / self.files[image]) as photo:
-            return photo.convert("RGB").crop((x, y, x + width, y + height)), self.targets[index]
+            return photo.crop((x, y, x + width, y + height)), self.targets[index]

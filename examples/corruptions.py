@@ -8,6 +8,7 @@ from collections import Counter
 import torch
 from jsonargparse import Namespace
 from lightkeeper.cli import CommandParser, run_command
+from lightkeeper.exact import UserError
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
@@ -46,6 +47,8 @@ def corrupt(images: Tensor, name: str, severity: float) -> Tensor:
 def main(options: Namespace) -> None:
     """Prints the accuracy of each corruption, from the mildest to the most severe."""
     model = ImageClassifier.load_from_checkpoint(options.checkpoint).eval()
+    if not model.has_one_class or model.preprocessing.get("bits") == 16:
+        raise UserError("must be of one class an image, and of images of 8 bits", "checkpoint")
     data = ImageDataModule.load_from_checkpoint(options.checkpoint)
     data.setup("test")
     torch.manual_seed(0)  # of the noise
@@ -58,7 +61,7 @@ def main(options: Namespace) -> None:
             for severity in severities
         }
         for key, images in changed.items():
-            best = model.predict_step(images, 0).argmax(1)
+            best = model.predicted(model.predict_step(images, 0))
             correct[key] += int((best == batch.labels).sum())
     for name, severities in {"none": [0.0], **SEVERITIES}.items():
         print(f"{name:12}", *(f"{correct[name, value] / total:8.2%}" for value in severities))

@@ -7,6 +7,7 @@ import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt
 from lightkeeper.cli import CommandParser, run_command
+from lightkeeper.exact import UserError
 from torch import Tensor
 from torchvision.transforms.v2.functional import normalize
 
@@ -41,6 +42,8 @@ def uphill(model: ImageClassifier, images: Tensor, labels: Tensor) -> Tensor:
 def main(options: Namespace) -> None:
     """Prints the accuracy for each epsilon; the moved images are integers, as in files."""
     model = ImageClassifier.load_from_checkpoint(options.checkpoint).eval()
+    if not model.has_one_class:
+        raise UserError("must be of one class an image", "checkpoint")
     data = ImageDataModule.load_from_checkpoint(options.checkpoint)
     data.setup("test")
     correct, total = dict.fromkeys(options.epsilons, 0), 0
@@ -51,7 +54,7 @@ def main(options: Namespace) -> None:
         for epsilon in correct:
             moved = images.int() + epsilon * (white // 255) * direction
             probabilities = model.predict_step(moved.clamp(0, white).to(images.dtype), 0)
-            correct[epsilon] += int((probabilities.argmax(1) == batch.labels).sum())
+            correct[epsilon] += int((model.predicted(probabilities) == batch.labels).sum())
     for epsilon, count in correct.items():
         print(f"epsilon {epsilon:3}/255   accuracy {count / total:7.2%} ({count}/{total})")
 

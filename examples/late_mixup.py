@@ -5,6 +5,7 @@ python -m project.fit --data.batch_transforms+=torchvision.transforms.v2.MixUp -
 
 from typing import Any
 
+from lightkeeper.exact import UserError
 from lightning.pytorch import Callback, Trainer
 
 
@@ -13,6 +14,11 @@ class EndMixUp(Callback):
 
     def __init__(self, last_epochs: int = 1) -> None:
         self.last_epochs = last_epochs
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Refuses a training that ends by steps or time alone, of which no epoch is the last."""
+        if trainer.max_epochs == -1:
+            raise UserError("must be given with EndMixUp", "--trainer.max_epochs")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Removes them from the first of the last epochs on."""

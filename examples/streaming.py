@@ -7,10 +7,13 @@ python -m project.fit --data examples.streaming.StreamingDataModule --data.root 
 from typing import Any
 
 import fsspec
+from lightkeeper.exact import UserError
 from torch.utils.data import Dataset
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from project.data import TorchDatasetModule
+
+SUFFIXES = (*IMG_EXTENSIONS, ".jpe", ".gif", ".avif", ".jp2")
 
 
 class Images(Dataset[Any]):
@@ -18,11 +21,16 @@ class Images(Dataset[Any]):
 
     def __init__(self, root: str) -> None:
         files, folder = fsspec.url_to_fs(root)
-        paths = sorted(path for path in files.find(folder) if path.lower().endswith(IMG_EXTENSIONS))
-        self.addresses = [files.unstrip_protocol(path) for path in paths]
-        self.names = [path.removeprefix(folder).strip("/") for path in paths]
+        paths = {path.removeprefix(folder).strip("/"): path for path in files.find(folder)}
+        self.names = sorted(name for name in paths if name.lower().endswith(SUFFIXES))
+        # neither hidden ones nor those that are in no folder
+        self.names = [name for name in self.names if "/" in name and "/." not in f"/{name}"]
+        self.addresses = [files.unstrip_protocol(paths[name]) for name in self.names]
         folders = [name.partition("/")[0] for name in self.names]
         self.classes = sorted({*folders})
+        if len(self.classes) < 2 or len(TorchDatasetModule.split_names(self.classes)) > 1:
+            found = ", ".join(self.classes[:5]) or "none"
+            raise UserError(f"must hold folders of classes, not of splits, got {found}", "root")
         self.targets = [self.classes.index(folder) for folder in folders]
 
     def __len__(self) -> int:
@@ -34,7 +42,7 @@ class Images(Dataset[Any]):
 
 
 class StreamingDataModule(TorchDatasetModule):
-    """The classes and splits of ``FolderDataModule``."""
+    """A class for each folder in ``root``; splits are cut by names, as ``FolderDataModule`` does."""
 
     def __init__(self, root: str, **kwargs: Any) -> None:
         super().__init__(lambda: Images(root), **kwargs)

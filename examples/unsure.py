@@ -14,7 +14,7 @@ from typing import Literal
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightkeeper.cli import CommandParser, run_command
-from lightkeeper.exact import UserError
+from lightkeeper.exact import UserError, note
 
 
 def parser() -> CommandParser:
@@ -38,13 +38,18 @@ def main(options: Namespace) -> None:
     from examples.recipes.energy import energy, file_logits
     from project.model import ImageClassifier
 
-    suffixes = {*IMG_EXTENSIONS, ".gif", ".avif", ".jp2"}
-    files = sorted(options.folder.rglob("[!.]*"))
-    paths = [path for path in files if path.suffix.lower() in suffixes]
+    suffixes = {*IMG_EXTENSIONS, ".jpe", ".gif", ".avif", ".jp2"}
+    files = [path for path in sorted(options.folder.rglob("*")) if path.suffix.lower() in suffixes]
+    names = [f"/{path.relative_to(options.folder).as_posix()}" for path in files]
+    paths = [path for path, name in zip(files, names, strict=True) if "/." not in name]  # hidden
     if not paths:
         raise UserError(f"there are no images in '{options.folder}'", "folder")
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     logits = file_logits(model, paths)
+    known = [i for i, row in enumerate(logits) if not row.isnan().any()]
+    if broken := len(paths) - len(known):
+        note(f"left out, as they cannot be read: {broken:,}; project.predict says why")
+    paths, logits = [paths[i] for i in known], logits[known]
     probabilities = model.probabilities(logits)
     best = model.predicted(probabilities) if model.has_one_class else probabilities.argmax(1)
     confidence = probabilities.gather(1, best[:, None])[:, 0]

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from jsonargparse import auto_cli
 from lightkeeper.cli import run_command
+from lightkeeper.exact import UserError
 from lightkeeper.images import ImageFile
 
 from project.data import FolderDataModule
@@ -25,8 +26,11 @@ def write_shards(folder: str, shards: Path, images: int = 1000) -> None:
         shards: A new folder for the shards.
         images: Images in a shard, about.
     """
-    shards.mkdir(parents=True)
     data = FolderDataModule(folder)
+    data.files()  # refuses a wrong folder before there is one of shards
+    if shards.is_file() or [*shards.glob("*")]:
+        raise UserError(f"'{shards}' is there already; remove it, or take another", "shards")
+    shards.mkdir(parents=True, exist_ok=True)
     for split in ("train", "val", "test"):
         files = [file for file in data.files() if file.split == split]
         labels = [data.class_names.index(file.label) for file in files]

@@ -4,21 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from lightkeeper.images import prepare
+from lightkeeper.images import FileDataset
 from torch import Tensor
 
 from project.model import ImageClassifier
 
 
 def file_logits(model: ImageClassifier, paths: Sequence[Path]) -> Tensor:
-    """Returns the logits by which ``predict`` labels image files, float (N, classes)."""
+    """Returns the logits by which ``predict`` labels image files, float (N, classes).
+
+    They are NaN where a file cannot be read.
+    """
+    files = FileDataset(paths, torch.zeros(len(paths)), model.preprocessing, skip=True)
     logits = list[Tensor]()
     for start in range(0, len(paths), 64):
-        images = [prepare(path, model.preprocessing) for path in paths[start : start + 64]]
-        batch = torch.stack(images).to(model.device)
+        batch = files.__getitems__([*range(start, min(start + 64, len(paths)))])
         with torch.inference_mode():
             views = model.test_time_augmentation
-            logits.append(model.eval().evaluation_logits(batch, views).float())
+            rows = model.eval().evaluation_logits(batch.images.to(model.device), views).float()
+        logits.append(rows.where(batch.labels.to(rows.device)[:, None] >= 0, torch.nan))
     return torch.cat(logits)
 
 

@@ -2,9 +2,11 @@
 
 import copy
 import csv
+import json
 import re
 import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from lightkeeper.exact import UserError
 from lightkeeper.images import prepare
 from lightning.pytorch.callbacks import LambdaCallback
+from PIL import Image
 from scipy import stats
 from scipy.special import logit, softmax
 from sklearn.metrics import (
@@ -34,6 +37,7 @@ from torch.utils.data import DataLoader
 
 from examples import unsure
 from examples.center_loss import CenterLossClassifier
+from examples.coco_crops import CocoCrops
 from examples.distillation import Student
 from examples.focal_loss import FocalLoss
 from examples.lora import LoRAClassifier
@@ -45,7 +49,7 @@ from examples.streaming import StreamingDataModule
 from examples.superclasses import SuperclassClassifier
 from examples.tests.files import write_coco, write_csv, write_pets
 from examples.write_shards import write_shards
-from project.data import FolderDataModule
+from project.data import FolderDataModule, TorchDatasetModule
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.formats import ProbabilityNetwork, load_onnx, write_onnx
@@ -229,6 +233,17 @@ def test_the_command_of_ones_own_lists_the_least_confident_images_first(
     known = {row["path"]: row for row in listed if "rose/1" not in row["path"]}
     assert {path: again.pop(path) for path in known} == known
     assert [*again] == ["photos/rose/8.gif"]
+    make_folder(Path("photos/.trash"), {"rose": 1})
+    Path("photos/rose/2.jpg").rename("photos/rose/2.jpe")
+    Path("photos/tulip/0.jpg").write_text("no image")
+    call(unsure, best, "photos")
+    out, said = capsys.readouterr()
+    kept = {f"photos/{name}" for name in ("rose/0.jpg", "rose/2.jpe", "rose/8.gif")}
+    assert {row["path"] for row in csv.DictReader(out.splitlines())} == {
+        *kept,
+        *("photos/tulip/1.jpg", "photos/tulip/2.jpg"),
+    }
+    assert "left out, as they cannot be read: 1;" in said
     Path("none").mkdir()
     assert "folder: there are no images" in one_line(lambda: call(unsure, best, "none"), capsys)
 
@@ -285,6 +300,43 @@ def test_images_of_any_file_system_are_served_as_a_folders_are_to_the_last_bit(
     )
 
 
+@cases(
+    "place found",
+    ("Training Valid", "Training, Valid"),
+    ("train test", "test, train"),
+    ("photos", "photos"),
+)
+def test_folders_of_splits_are_no_classes_to_stream(workplace, capsys, place, found):
+    for name in place.split():
+        make_folder(Path("images", name), {"rose": 2, "tulip": 2})
+    options = ["--data=examples.streaming.StreamingDataModule", "--data.root=images", *RESIZED]
+    line = one_line(lambda: fit(*options), capsys)
+    assert line.endswith(f"must hold folders of classes, not of splits, got {found}")
+    assert "--data.root" in line
+
+
+def test_what_is_hidden_or_in_no_folder_is_no_class_to_stream(workplace):
+    make_folder(Path("images"), {"rose": 2, "tulip": 2, ".ipynb_checkpoints": 2})
+    make_folder(Path("images/rose"), {".thumbnails": 1})
+    for name in ("rose/2.gif", "loose.jpg"):
+        draw_image(0.1, 7).save(Path("images", name))
+    names = StreamingDataModule("images", image_size=8).datasets["train"].names
+    flowers = ("rose/0.jpg", "rose/1.jpg", "rose/2.gif", "tulip/0.jpg", "tulip/1.jpg")
+    assert names == [*flowers]
+
+
+def test_boxes_of_16_bits_keep_their_upper_8_bits(workplace):
+    write_coco(Path("FILE.json"))
+    coco = json.loads(Path("FILE.json").read_text())
+    for image in coco["images"]:
+        image["file_name"] = f"{image['id']}.png"
+        Image.fromarray(np.full((32, 40), 40 << 8, np.uint16)).save(image["file_name"])
+    Path("FILE.json").write_text(json.dumps(coco))
+    data = TorchDatasetModule(partial(CocoCrops, "FILE.json"), image_size=8, batch_size=4)
+    data.setup("fit")
+    assert (data.splits["train"].__getitems__([0, 1]).images == 40).all()
+
+
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 def test_the_focal_loss_is_its_formula(gamma):
     generator = torch.Generator().manual_seed(0)
@@ -326,6 +378,13 @@ def test_the_last_epochs_train_without_mixup(workplace):
     assert seen == [(0, 2)] * 4 + [(1, 2)] * 4 + [(2, 1)] * 4
 
 
+def test_mixup_ends_before_no_last_epoch_that_is_unknown(workplace, capsys):
+    by_steps = ("--trainer.max_steps=2", "--trainer.max_epochs=-1")
+    ends = "--trainer.callbacks+=examples.late_mixup.EndMixUp"
+    line = one_line(lambda: small(ends, *by_steps), capsys)
+    assert "--trainer.max_epochs: must be given with EndMixUp" in line
+
+
 def test_center_loss_is_its_formula(batch):
     model = CenterLossClassifier(center_weight=0.1, arch="resnet9_slim", **ABOUT)
     torch.nn.init.normal_(model.centers)
@@ -334,6 +393,9 @@ def test_center_loss_is_its_formula(batch):
     plain = model.loss(logits, batch.labels).mean().item()
     loss = model.training_step(batch, 0)
     assert loss.item() == pytest.approx(plain + 0.1 * (gaps**2).sum(1).mean() / 2, rel=1e-5)
+    mixed = batch._replace(labels=torch.full((len(batch.labels), 3), 1 / 3))
+    with pytest.raises(UserError, match=r"batch_transforms: .* needs one class an image"):
+        model.training_step(mixed, 0)
 
 
 def test_what_a_checkpoint_has_beside_its_network_is_named_where_its_weights_are_taken(

@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightkeeper.exact import UserError
 from PIL import Image, ImageEnhance
 from scipy.special import softmax
 from torch import Tensor, nn
 
 from examples import corruptions, fgsm
+from examples.multilabel import MultilabelClassifier
 from project.model import ImageClassifier
-from tests.conftest import call, opened, read_json
+from tests.conftest import call, cases, checkpoint_of, opened, read_json
 from tests.stubs import NoiseDataModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*of TorchVision are deprecated")  # F.jpeg
@@ -56,6 +58,32 @@ def correct_images(model: ImageClassifier, images: list[Tensor], batches: list[A
     with torch.inference_mode():
         found = [model(moved.byte()).softmax(1).argmax(1) for moved in images]
     return sum(int((f == b.labels).sum()) for f, b in zip(found, batches, strict=True))
+
+
+@pytest.mark.parametrize("command", [corruptions, fgsm], ids=lambda command: command.__name__)
+def test_images_are_decided_as_the_model_says_such_as_by_a_threshold(
+    tiny_run, capsys, monkeypatch, command
+):
+    monkeypatch.setattr(corruptions, "SEVERITIES", {})  # which take time
+    monkeypatch.setattr(ImageClassifier, "predicted", lambda _, shares: 0 * shares.argmax(1))
+    call(command, tiny_run / "checkpoints" / "best.ckpt")
+    first, *others = read_json(tiny_run / "metrics.json")["test"]["confusion_matrix"]
+    accuracy = sum(first) / sum(map(sum, [first, *others]))
+    assert f" {accuracy:.2%}" in capsys.readouterr().out.splitlines()[0]
+
+
+@cases(
+    "command kind bits",
+    (fgsm, MultilabelClassifier, 8),
+    (corruptions, MultilabelClassifier, 8),
+    (corruptions, ImageClassifier, 16),
+)
+def test_other_models_than_can_be_measured_are_refused(tmp_path, command, kind, bits):
+    about: Any = NoiseDataModule.preprocessing | {"bits": bits}
+    model = kind(NoiseDataModule.class_names, about, arch="resnet9_slim")
+    checkpoint = checkpoint_of(model, tmp_path / "model.ckpt")
+    with pytest.raises(UserError, match="checkpoint: must be of one class an image"):
+        call(command, checkpoint, "--import=examples.multilabel")
 
 
 def jpeg(image: Image.Image) -> Image.Image:

@@ -13,6 +13,7 @@ import fsspec
 import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
+from lightkeeper.exact import UserError
 from lightkeeper.images import prepare
 
 from examples.shards import ShardsDataModule
@@ -71,6 +72,17 @@ def test_a_shard_is_a_plain_tar_file_of_all_classes_and_evaluation_sees_the_fold
     image = attached(data).splits["val"].image(2)
     paths = [file.path for file in files if file.split == "val"]
     assert any(torch.equal(image, prepare(path, data.preprocessing)) for path in paths)
+
+
+def test_a_call_that_failed_is_repeated_and_none_adds_to_the_shards_of_another(workplace):
+    for _ in range(2):
+        with pytest.raises(UserError, match="there is no folder 'images'"):
+            write_shards("images", Path("shards"))
+    make_folder(Path("images"), {"rose": 4, "tulip": 4})
+    Path("shards").mkdir()  # an empty one, by hand
+    write_shards("images", Path("shards"))
+    with pytest.raises(UserError, match="'shards' is there already; remove it, or take another"):
+        write_shards("images", Path("shards"))
 
 
 def test_an_epoch_mixes_a_few_shards_at_a_time_and_has_each_image_once(shards):
