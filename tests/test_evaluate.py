@@ -123,10 +123,13 @@ def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
     logits = shares.double().log()
     label(checkpoint, tmp_path / "photos", "--output=before.csv", "--probabilities")
     before, content = rows("before.csv"), load(checkpoint)
-    with pytest.raises(UserError, match="--coverage needs a calibrated checkpoint"):
-        label(checkpoint, tmp_path / "photos", "--coverage=0.8")
-    with pytest.raises(UserError, match="--calibrate needs all validation images"):
-        evaluate(f"{checkpoint}", "--calibrate", "--trainer.limit_test_batches=1")
+    for command, option, why in (
+        (label, "--coverage=0.8", "--coverage needs a calibrated checkpoint"),
+        (label, "--coverage=2", r"--coverage: must be from 0\.01 to 0\.99, got 2"),
+        (evaluate, "--trainer.limit_test_batches=1", "--calibrate needs all validation images"),
+    ):
+        with pytest.raises(UserError, match=why):
+            command(f"{checkpoint}", "--calibrate" if command is evaluate else "photos", option)
     written = checkpoint.with_suffix(".test.metrics.json")
     evaluate(f"{checkpoint}", "--trainer.fast_dev_run=true")
     assert not written.exists()

@@ -254,10 +254,15 @@ def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validat
         assert model.results["val"]["loss"] == pytest.approx(float(costs.mean()), rel=1e-5)
 
 
-def test_balanced_weights_need_images_of_every_class():
-    data = Counted(0, 0, 0, 0, 0, 0, 1, 1)
-    with pytest.raises(UserError, match="needs images of every class, got none of c"):
-        CrossEntropy(class_weights="balanced").prepare(data, ["a", "b", "c"])
+@cases(
+    "weights data why",
+    ("balanced", Counted(0, 0, 0, 0, 0, 0, 1, 1), "needs images of every class, got none of c"),
+    ("balanced", None, "balanced needs a data module; or give numbers"),
+    ([1.0, 2.0], None, "must be 3 numbers, of the classes a, b, c, in their order, got 2"),
+)
+def test_class_weights_need_an_image_or_a_number_of_each_class(weights, data, why):
+    with pytest.raises(UserError, match=why):
+        CrossEntropy(class_weights=weights).prepare(data, ["a", "b", "c"])
 
 
 def test_training_minimises_any_loss_that_is_given():

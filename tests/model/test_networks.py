@@ -217,6 +217,8 @@ def test_each_parameter_is_in_one_block_and_blocks_compute_one_after_the_other(a
 def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_trained(
     arch, freeze, side
 ):
+    with pytest.raises(UserError, match="no block after the first is called 'conv'; there are"):
+        ImageClassifier(["a", "b", "c"], of_size(side), arch=arch, freeze="conv")
     model = ImageClassifier(["a", "b", "c"], of_size(side), arch=arch, freeze=freeze)
     for parameter in model.parameters():
         if parameter.ndim == 1:
