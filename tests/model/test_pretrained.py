@@ -3,7 +3,7 @@
 import re
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unicodedata import normalize
 from unittest.mock import Mock
 
@@ -285,7 +285,9 @@ def test_of_a_checkpoint_of_ours_the_network_is_taken_whatever_a_subclass_keeps_
     torch.save(content, path := tmp_path / "student.ckpt")
     model = ImageClassifier(
         content["about"]["class_names"],
-        {**PREPROCESSING, "resize": 64, "crop": 64},  # for which a small one is no default
+        cast(
+            Any, {**PREPROCESSING, "resize": 64, "crop": 64}
+        ),  # for which a small one is no default
         weights=str(path),
     )
     assert all(torch.equal(model.state_dict()[name], value) for name, value in own.items())
