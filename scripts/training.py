@@ -1,5 +1,6 @@
 """Trainings of scripts that do several: each is a run, which is trained once, and by the options that the script asks for."""
 
+import copy
 import json
 import os
 import shlex
@@ -81,7 +82,8 @@ def train(run: Path, options: list[str]) -> None:
 def _require_same(run: Path, options: Options) -> None:
     """Refuses what a command does not tell: an edited config, and other data."""
     before = dict(_flat(yaml.safe_load((run / "config.yaml").read_text())))
-    now = yaml.safe_load(options.parser.dump(options.config, skip_unset=False))
+    config = copy.deepcopy(options.config)  # in which the parser changes lists
+    now = yaml.safe_load(options.parser.dump(config, skip_unset=False))
     for name, value in _flat(now):
         if value not in (None, before.get(name, value)):  # the run has filled in what was None
             raise UserError(

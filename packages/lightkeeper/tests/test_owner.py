@@ -98,8 +98,8 @@ EDITS: dict[str, dict[str, str]] = {
             '        checkpoint["team"] = "flowers"\n'
         ),
     },
-    "project/model/networks.py": {
-        'return "resnet9_slim" if is_small and weights is None else "resnet18"': 'return "convnext_tiny"'
+    "project/model/pretrained.py": {
+        'return "resnet9_slim" if min(image_shape(preprocessing)[1:]) < 64 else _USUAL': 'return "convnext_tiny"'
     },
     "project/model/losses.py": {"\n\nclass CrossEntropy": f"{FOCAL}\n\nclass CrossEntropy"},
     "project/data/folder.py": {
