@@ -56,8 +56,9 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     # of earlier versions, only the number of images is known
     parts = [(run.get("digests") or {}).values() for run in results.values()]
     digests = pd.Series([" ".join(str(part)[:6] for part in of) for of in parts], settings.index)
-    if (digests[digests != ""].groupby(seed_groups(settings)).nunique() > 1).any():
-        settings["digests"] = digests  # the data has changed between runs of one config
+    by_config = digests.mask(digests == "").groupby(seed_groups(settings))
+    if (by_config.nunique() > 1).any():  # the data has changed between runs of one config
+        settings["digests"] = digests.where(digests != "", by_config.transform("first").fillna(""))
     repeats = settings.drop(columns=_FOLDERS, errors="ignore").duplicated()
     if repeats.any():
         note(

@@ -127,15 +127,36 @@ def test_a_best_checkpoint_of_another_run_is_not_tested(workplace, capsys):
     assert f"{BEST}' is lost or damaged; " in capsys.readouterr().err
 
 
-def test_a_best_checkpoint_of_an_earlier_epoch_is_not_tested(workplace, monkeypatch, capsys):
-    """As a copy of a run that trains may have one."""
-    pretend(monkeypatch, [1.0] * 4, [0.5, 0.9, 0.7, 0.6])
+@cases(
+    "losses accuracies",
+    ([1.0] * 4, [0.5, 0.9, 0.7, 0.6]),
+    ([3.0, 1.0, 2.0, 9.0], [0.9, 0.9, 0.7, 0.6]),
+)
+def test_a_best_checkpoint_of_an_earlier_epoch_is_not_tested(
+    workplace, monkeypatch, capsys, losses, accuracies
+):
+    """As a copy of a run that trains may have one; of equal scores, the loss tells."""
+    pretend(monkeypatch, losses, accuracies)
     stop_at(5, "--trainer.max_epochs=3")
     early = shutil.copy(BEST, "early.ckpt")
     stop_at(10, "--trainer.max_epochs=3")
     shutil.copy(early, BEST)
     said = one_line(lambda: fit("--trainer.max_epochs=3"), capsys)
     assert f"'{BEST}' is not the best of this run; put that back" in said
+
+
+def test_a_better_checkpoint_that_a_kill_has_left_is_tested_if_none_is_better(
+    workplace, monkeypatch
+):
+    """As where a GPU does not repeat the epoch to the last bit."""
+    pretend(monkeypatch, [1.0] * 6, [0.5, 0.9, 0.4, 0.3, 0.2, 0.1])
+    stop_at(5, "--trainer.max_epochs=3")
+    kept = shutil.copy(LAST, "last.kept")
+    stop_at(9, "--trainer.max_epochs=3")
+    shutil.copy(kept, LAST)
+    stop_at(10, "--trainer.max_epochs=3")
+    fit("--trainer.max_epochs=3")
+    assert load(BEST)["global_step"] == 8
 
 
 def test_a_best_checkpoint_without_a_last_one_is_not_replaced_in_silence(workplace, capsys):

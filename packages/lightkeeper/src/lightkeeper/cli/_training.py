@@ -1,5 +1,6 @@
 """The work of ``fit``: training, one test of the best checkpoint, and what is said at the end."""
 
+import math
 import os
 import shlex
 import time
@@ -16,11 +17,13 @@ from ..exact._errors import LocalError, NonFiniteError, UserError
 from ..exact._files import CHECKPOINTS
 from ..exact._last_checkpoint import LastCheckpoint
 from ..exact._upstream import callbacks_of
-from ..images._best_checkpoint import best_checkpoint
+from ..images._best_checkpoint import BestCheckpoint, best_checkpoint
 from ..images._checkpoint import ABOUT, About, read_checkpoint
 from ..images._checkpoints import fitting, measured
 from ._entry import OF_MACHINE, describe_error
 from ._folder import Metrics, RunFolder
+
+_SCORES = ("best_model_score", "best_loss")
 
 
 def train(
@@ -103,32 +106,32 @@ def way_to_resume(trainer: Trainer, run: RunFolder, command: str) -> str:
 def require_own_best(trainer: Trainer, best: Path, resumed: Checkpoint) -> None:
     """Refuses a best.ckpt that is not the one of a run that resumes, as it may be tested.
 
-    It may be another run's, or of an earlier epoch, as a copy of a run that trains. A kill may have
-    left a newer one than the run resumes from.
+    It may be of other classes or another network, or of an earlier epoch, as a copy of a run that
+    trains. A better one than the run knows of may be what a kill has left.
     """
     about = resumed[ABOUT]
     kept = best_checkpoint(trainer)
-    if kept is None or not (
-        about.get("selection") and "val" in about["metrics"]
-    ):  # it has none yet
+    has_one = about.get("selection") and "val" in about["metrics"]
+    if kept is None or not has_one:
         return
     try:
         found = read_checkpoint(best)
     except UserError:  # lost or damaged, as its callback says
         return
     differs = any(found[ABOUT][name] != about[name] for name in ("class_names", "arch"))
-    if found[ABOUT]["step"] < about["step"]:
-        scores = [_score(part.get("callbacks"), kept.state_key) for part in (resumed, found)]
-        differs |= None not in scores and scores[0] != scores[1]
-    if differs:
+    known, own = (_score(part.get("callbacks"), kept) for part in (resumed, found))
+    if differs or (known and own and own < known):
         raise LocalError(f"'{best}' is not the best of this run; put that back, or remove it")
 
 
-def _score(states: object, key: str) -> object:
-    """Returns the best score in the states of callbacks that a file has, if they have it."""
-    state = states.get(key) if isinstance(states, dict) else None
-    score = state.get("best_model_score") if isinstance(state, dict) else None
-    return score.tolist() if isinstance(score, Tensor) else None
+def _score(states: object, kept: BestCheckpoint) -> tuple[float, float] | None:
+    """Returns the best score and its loss in the states of callbacks; the larger, the better."""
+    state = states.get(kept.state_key) if isinstance(states, dict) else None
+    score, loss = map(state.get, _SCORES) if isinstance(state, dict) else (None, None)
+    if not isinstance(score, Tensor) or score.numel() != 1:
+        return None
+    sign = 1 if kept.mode == "max" else -1
+    return sign * float(score), -loss if isinstance(loss, float) else math.inf
 
 
 def is_of_machine(error: BaseException) -> bool:
