@@ -96,11 +96,14 @@ def main(folder: Path, corrected: str | None = None) -> None:
         if not (folder / FOUND).is_file():
             raise UserError(f"'{folder}' has no {FOUND}: find them first, without '{corrected}'")
         # a spreadsheet may have put a mark in front, and semicolons between
-        lines = (folder / FOUND).read_text("utf-8-sig").splitlines()
-        listed = csv.DictReader(lines, delimiter=";" if "path;" in lines[0] else ",")
-        if not {"path", "suggested"} <= {*(listed.fieldnames or ())}:
+        with open(folder / FOUND, newline="", encoding="utf-8-sig") as file:
+            mark = max(",;\t", key=file.readline().count)
+            file.seek(0)
+            listed = csv.DictReader(file, delimiter=mark)
+            names, wanted = listed.fieldnames, [*listed]
+        if names and not {"path", "suggested"} <= {*names}:
             raise UserError(f"'{folder / FOUND}' has no columns path and suggested")
-        changes = {row["path"]: row["suggested"] for row in listed}
+        changes = {row["path"]: row["suggested"] for row in wanted}
         known, *_ = read(folder)
         rows = [[row["path"], changes.get(row["path"], row["true_label"])] for row in known]
         write(Path(corrected), ["path", "label"], rows)

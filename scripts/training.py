@@ -12,7 +12,7 @@ from warnings import catch_warnings
 
 import yaml
 from jsonargparse import Namespace
-from lightkeeper.cli import run_apart
+from lightkeeper.cli import read_metrics, run_apart
 from lightkeeper.exact import UserError, note
 from lightkeeper.images import read_checkpoint
 
@@ -76,26 +76,53 @@ def train(run: Path, options: list[str]) -> None:
             f"'{run}' was trained with other options ({shlex.join(trained)}); {_OTHERS}"
         )
     else:
-        _require_same(run, Options(options))
+        try:
+            parsed = Options(options)
+        except UserError:  # of data, a config or a class that is gone
+            return
+        _require_same(run, parsed)
 
 
 def _require_same(run: Path, options: Options) -> None:
     """Refuses what a command does not tell: an edited config, and other data."""
-    before = dict(_flat(yaml.safe_load((run / "config.yaml").read_text())))
-    config = copy.deepcopy(options.config)  # in which the parser changes lists
-    now = yaml.safe_load(options.parser.dump(config, skip_unset=False))
+    file = run / "config.yaml"
+    before = dict(_flat(yaml.safe_load(file.read_text()) or {})) if file.is_file() else {}
+    # a copy, as the parser changes lists in it
+    now = yaml.safe_load(options.parser.dump(copy.deepcopy(options.config), skip_unset=False))
+    filled_in = {}
     for name, value in _flat(now):
-        if value not in (None, before.get(name, value)):  # the run has filled in what was None
+        earlier = before.get(name, value)
+        if value is None:  # the run may have filled it in, by weights
+            group, _, option = name.rpartition(".")
+            if group == "data.init_args" and earlier is not None:
+                filled_in[option] = earlier
+        elif not _are_alike(earlier, value, isinstance(options.config.get(name), set)):
             raise UserError(
-                f"'{run}' was trained with {name.replace('.init_args', '')} {before[name]}, not"
+                f"'{run}' was trained with {name.replace('.init_args', '')} {earlier}, not"
                 f" {value}; {_OTHERS}"
             )
+    if "changes_of_data" in read_metrics(run):
+        return  # it has resumed with other data, as it said
     try:
         about = read_checkpoint(run / "checkpoints" / "best.ckpt")["about"]
-        digests = options.data().digests()
-    except (UserError, OSError, RuntimeError):  # what is gone has not changed
+        digests = options.data(**filled_in).digests()
+    except (UserError, ValueError, OSError, RuntimeError):  # what is gone has not changed
         return
     require_same_data(run, about, digests)
+
+
+def _are_alike(before: object, now: object, is_set: bool) -> bool:
+    """Compares values; a class may have had fewer options, and objects are not compared."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return all(
+            _are_alike(before[name], value, False) for name, value in now.items() if name in before
+        )
+    if isinstance(before, list) and isinstance(now, list):
+        if is_set:
+            before, now = sorted(before, key=str), sorted(now, key=str)
+        pairs = zip(before, now, strict=False)
+        return len(before) == len(now) and all(_are_alike(*pair, False) for pair in pairs)
+    return before == now or " at 0x" in str(now)
 
 
 def _flat(config: Mapping[str, object], group: str = "") -> Iterator[tuple[str, object]]:

@@ -91,16 +91,15 @@ def search(folder: Path, trials: int, seed: int, options: list[str]) -> optuna.S
         load_if_exists=True,
         pruner=PRUNER,
     )
-    if (
-        study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])
-        and study.user_attrs.get("options", options) != options
-    ):
+    ended = study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])
+    if ended and study.user_attrs.get("options", options) != options:
         raise UserError(f"'{folder}' has trials of other options; give the same, or another --name")
     study.set_user_attr("options", options)
-    space = study.user_attrs.get("space", str(SPACE))
-    if space != str(SPACE):
-        raise UserError(f"'{folder}' searches another SPACE, {space}; take another --name")
-    study.set_user_attr("space", space)
+    # of earlier versions, the trials alone know it; before the first has ended, a mistake is mended
+    used = study.user_attrs.get("space", str(ended[-1].distributions)) if ended else str(SPACE)
+    if used != str(SPACE):
+        raise UserError(f"'{folder}' searches another SPACE, {used}; take another --name")
+    study.set_user_attr("space", used)
     for stopped in study.get_trials(states=[TrialState.RUNNING]):
         name = stopped.user_attrs.get("run", f"trial_{stopped.number:03d}")
         study.enqueue_trial(stopped.params, user_attrs={"run": name})

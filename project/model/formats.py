@@ -183,8 +183,9 @@ def metadata(network: ProbabilityNetwork, model: "ImageClassifier") -> dict[str,
     about = {**defaults, "class_names": model.class_names, **model.preprocessing}
     if model.thresholds:
         about["thresholds"] = model.thresholds
-        if len(model.thresholds) == 2 and hasattr(model, "positive"):
-            about["positive"] = model.positive
+        positive = getattr(model, "positive", None)  # of a class of yours perhaps something else
+        if isinstance(positive, int) and positive in range(2) and len(model.thresholds) == 2:
+            about["positive"] = int(positive)
     about["has_one_class"] = model.has_one_class
     about["checks"] = _checks(network, model)
     return {

@@ -154,12 +154,17 @@ def test_seeds_and_shares_are_trained_once_and_summed_up(workplace, monkeypatch,
     with pytest.raises(ValueError, match="train_fraction: must be in"):
         repeat.main("percent", 1, [10], again)
     config = Path("runs/mine/1_0/config.yaml")  # of a run whose --config was edited since
-    config.write_text(config.read_text().replace("max_epochs: 1", "max_epochs: 3"))
+    whole = config.read_text()
+    config.write_text(whole.replace("max_epochs: 1", "max_epochs: 3"))
     with pytest.raises(UserError, match=r"1_0' was trained with trainer\.max_epochs 3, not 1"):
         repeat.main("mine", 2, [0.5, 1], again)
     next(Path("images/a").iterdir()).unlink()
     with pytest.raises(UserError, match=r"the data has changed since 'runs/mine/0\.5_0'"):
         repeat.main("mine", 2, [0.5, 1], again)
+    config.write_text(whole)
+    shutil.rmtree("images")  # what is gone has not changed
+    repeat.main("mine", 2, [0.5, 1], again)
+    assert capsys.readouterr().out.count("runs/mine/") == 4
 
 
 def test_a_stopped_script_says_that_it_goes_on_itself_with_a_run_that_has_begun(
@@ -243,7 +248,12 @@ def test_near_duplicates_are_those_whose_hashes_or_mirror_images_differ_in_six_b
 
 
 @pytest.mark.parametrize(
-    "listed", ["path,label,suggested\nb,rose,tulip", "\ufeffpath;label;suggested\r\nb;rose;tulip"]
+    "listed",
+    [
+        "path,label,suggested\nb,rose,tulip",
+        "\ufeffpath;label;suggested\r\nb;rose;tulip",
+        '"suggested"\t"path"\n"tulip"\t"b"\n',
+    ],
 )
 def test_labels_are_corrected_where_the_list_still_suggests_another(workplace, listed):
     """A spreadsheet may have saved the list."""
@@ -361,7 +371,7 @@ def test_a_trial_that_was_stopped_before_it_could_save_is_no_failure(workplace):
     with pytest.raises(UserError, match="has trials of other options"):
         sweep("--trials=2", "--trainer.max_epochs=3", run_apart=trained)
     study = optuna.load_study(study_name="sweep", storage="sqlite:///runs/lr/study.db")
-    study.set_user_attr("space", "that of before SPACE was edited")
+    study.set_user_attr("space", "that of before SPACE was edited")  # not known of earlier ones
     with pytest.raises(UserError, match="searches another SPACE, that of before"):
         sweep("--trials=2", run_apart=trained)
 
