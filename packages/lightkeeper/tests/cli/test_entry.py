@@ -181,8 +181,10 @@ def test_notes_and_errors_that_nobody_can_read_change_no_exit_code(text, code):
     imports = (
         "from lightkeeper.exact import note; from lightkeeper.cli._entry import end_with_error"
     )
+    command = [sys.executable, "-c", f"{imports}; note('before'); {text}"]
+    buffered = os.environ | {"PYTHONUNBUFFERED": ""}  # as outside of containers
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([sys.executable, "-c", f"{imports}; {text}"], stderr=full)
+        ended = subprocess.run(command, stderr=full, env=buffered)
     assert ended.returncode == code
 
 

@@ -23,8 +23,6 @@ from ..images._checkpoints import fitting, measured
 from ._entry import OF_MACHINE, describe_error
 from ._folder import Metrics, RunFolder
 
-_SCORES = ("best_model_score", "best_loss")
-
 
 def train(
     trainer: Trainer,
@@ -107,7 +105,7 @@ def require_own_best(trainer: Trainer, best: Path, resumed: Checkpoint) -> None:
     """Refuses a best.ckpt that is not the one of a run that resumes, as it may be tested.
 
     It may be of other classes or another network, or of an earlier epoch, as a copy of a run that
-    trains. A better one than the run knows of may be what a kill has left.
+    trains. A newer or better one than the run knows of may be what a kill has left.
     """
     about = resumed[ABOUT]
     kept = best_checkpoint(trainer)
@@ -119,15 +117,17 @@ def require_own_best(trainer: Trainer, best: Path, resumed: Checkpoint) -> None:
     except UserError:  # lost or damaged, as its callback says
         return
     differs = any(found[ABOUT][name] != about[name] for name in ("class_names", "arch"))
+    is_earlier = found[ABOUT]["step"] < about["step"]
     known, own = (_score(part.get("callbacks"), kept) for part in (resumed, found))
-    if differs or (known and own and own < known):
+    if differs or (is_earlier and known and own and own < known):
         raise LocalError(f"'{best}' is not the best of this run; put that back, or remove it")
 
 
 def _score(states: object, kept: BestCheckpoint) -> tuple[float, float] | None:
     """Returns the best score and its loss in the states of callbacks; the larger, the better."""
     state = states.get(kept.state_key) if isinstance(states, dict) else None
-    score, loss = map(state.get, _SCORES) if isinstance(state, dict) else (None, None)
+    names = ("best_model_score", "best_loss")
+    score, loss = map(state.get, names) if isinstance(state, dict) else (None, None)
     if not isinstance(score, Tensor) or score.numel() != 1:
         return None
     sign = 1 if kept.mode == "max" else -1

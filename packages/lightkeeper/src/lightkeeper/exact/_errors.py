@@ -67,8 +67,17 @@ def _shortened(line: str) -> str:
 
 def note(text: str) -> None:
     """Prints a line about the work to standard error; standard output is for results."""
-    with suppress(OSError):  # work goes on if nobody reads, or the disk of a log is full
+    try:
         print(printable(text, keep=LINES), file=sys.stderr, flush=True)
+    except OSError:  # work goes on if nobody reads, or the disk of a log is full
+        _drop_unwritten()
+
+
+def _drop_unwritten() -> None:
+    """Gives standard error an empty buffer: what is left in one would make the exit code 120."""
+    with suppress(OSError):  # a notebook's has no descriptor
+        descriptor = sys.stderr.fileno()
+        sys.stderr = open(descriptor, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:
