@@ -101,7 +101,7 @@ def main(folder: Path, corrected: str | None = None) -> None:
             file.seek(0)
             listed = csv.DictReader(file, delimiter=mark)
             names, wanted = listed.fieldnames, [*listed]
-        if names and not {"path", "suggested"} <= {*names}:
+        if names is not None and not {"path", "suggested"} <= {*names}:
             raise UserError(f"'{folder / FOUND}' has no columns path and suggested")
         changes = {row["path"]: row["suggested"] for row in wanted}
         known, *_ = read(folder)

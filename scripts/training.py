@@ -20,6 +20,7 @@ from project.data import ImageDataModule
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.networks import is_path
+from project.model.pretrained import FILLED_IN
 
 _OTHERS = "give the same, or another NAME"
 
@@ -93,18 +94,18 @@ def _require_same(run: Path, options: Options) -> None:
     for name, value in _flat(now):
         earlier = before.get(name, value)
         if value is None:  # the run may have filled it in, by weights
-            group, _, option = name.rpartition(".")
-            if group == "data.init_args" and earlier is not None:
+            option = name.removeprefix("data.init_args.")
+            if option in FILLED_IN and earlier is not None:
                 filled_in[option] = earlier
         elif not _are_alike(earlier, value, isinstance(options.config.get(name), set)):
             raise UserError(
                 f"'{run}' was trained with {name.replace('.init_args', '')} {earlier}, not"
                 f" {value}; {_OTHERS}"
             )
-    if "changes_of_data" in read_metrics(run):
-        return  # it has resumed with other data, as it said
+    # of one that has resumed with other data, as it said, the last one knows these
+    kept = "last.ckpt" if "changes_of_data" in read_metrics(run) else "best.ckpt"
     try:
-        about = read_checkpoint(run / "checkpoints" / "best.ckpt")["about"]
+        about = read_checkpoint(run / "checkpoints" / kept)["about"]
         digests = options.data(**filled_in).digests()
     except (UserError, ValueError, OSError, RuntimeError):  # what is gone has not changed
         return

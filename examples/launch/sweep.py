@@ -96,7 +96,11 @@ def search(folder: Path, trials: int, seed: int, options: list[str]) -> optuna.S
         raise UserError(f"'{folder}' has trials of other options; give the same, or another --name")
     study.set_user_attr("options", options)
     # of earlier versions, the trials alone know it; before the first has ended, a mistake is mended
-    used = study.user_attrs.get("space", str(ended[-1].distributions)) if ended else str(SPACE)
+    before = str(ended[-1].distributions) if ended else str(SPACE)
+    used = study.user_attrs.get("space", before)
+    if used != str(SPACE) and not ended and not any(folder.glob("trial_*")):
+        optuna.delete_study(study_name="sweep", storage=storage)
+        return search(folder, trials, seed, options)
     if used != str(SPACE):
         raise UserError(f"'{folder}' searches another SPACE, {used}; take another --name")
     study.set_user_attr("space", used)

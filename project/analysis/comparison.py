@@ -58,7 +58,8 @@ def read_runs(runs: Sequence[str], split: str) -> tuple[pd.DataFrame, pd.DataFra
     digests = pd.Series([" ".join(str(part)[:6] for part in of) for of in parts], settings.index)
     by_config = digests.mask(digests == "").groupby(seed_groups(settings))
     if (by_config.nunique() > 1).any():  # the data has changed between runs of one config
-        settings["digests"] = digests.where(digests != "", by_config.transform("first").fillna(""))
+        only = by_config.transform("first").where(by_config.transform("nunique") == 1, "")
+        settings["digests"] = digests.where(digests != "", only)
     repeats = settings.drop(columns=_FOLDERS, errors="ignore").duplicated()
     if repeats.any():
         note(

@@ -334,7 +334,7 @@ def adapt_channels(weight: Tensor, shape: torch.Size) -> Tensor:
     return weight.repeat(1, -(-shape[1] // 3), 1, 1)[:, : shape[1]] * (3 / shape[1])
 
 
-_OPTIONS = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
+FILLED_IN = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
 """The options of data that weights decide."""
 
 
@@ -383,7 +383,7 @@ def fill_in_preprocessing_of_weights(config: Namespace, earlier: Mapping[str, ob
     elif "arch" in model:
         if earlier:
             model.arch = model.arch or _known_arch(earlier.get("model.arch"))
-            _fill_in(options, {name: earlier.get(f"data.{name}") for name in _OPTIONS})
+            _fill_in(options, {name: earlier.get(f"data.{name}") for name in FILLED_IN})
             return
         weights = find_weights(model.arch or _USUAL, model.weights)
         model.arch = model.arch or _known_arch(weights.arch)

@@ -1,5 +1,6 @@
 """Errors that a user can fix, notes, and how they are worded."""
 
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -75,7 +76,9 @@ def note(text: str) -> None:
 
 def _drop_unwritten() -> None:
     """Gives standard error an empty buffer: what is left in one would make the exit code 120."""
-    with suppress(OSError):  # a notebook's has no descriptor
+    if type(sys.stderr) is not io.TextIOWrapper:  # of a notebook or a tee
+        return
+    with suppress(OSError):
         descriptor = sys.stderr.fileno()
         sys.stderr = open(descriptor, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
