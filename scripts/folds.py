@@ -67,12 +67,14 @@ def main(name: str, folds: int, options: list[str]) -> None:
         raise UserError("scripts/folds.py needs a model of images with one class each")
     for module in parsed.modules():
         import_modules(module)  # which checkpoints name
+    finished = [run for run in runs if (run / "metrics.json").exists()]
     for fold, run in enumerate(runs, 1):
-        if (run / "metrics.json").exists():  # compares options and data, and trains nothing
+        if run in finished:  # compares options and data, and trains nothing
             train(run, [*of_all, f"--data.fold={fold}"])
     require_folds(parsed, folds)
     for fold, run in enumerate(runs, 1):
-        train(run, [*of_all, f"--data.fold={fold}"])
+        if run not in finished:
+            train(run, [*of_all, f"--data.fold={fold}"])
     tests = [read_metrics(run) for run in runs]
     names = tests[0]["class_names"]
     partial = folder / f".{FILE}"

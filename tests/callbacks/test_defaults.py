@@ -109,7 +109,8 @@ def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, st
     )
     found, curves = rows(RUN / "metrics.csv"), read_curves(RUN)
     assert [(row["epoch"], int(row["step"]), float(row["late"])) for row in found] == [
-        *(("1", steps[0], 1.0), ("2", steps[1], 2.0))
+        ("1", steps[0], 1.0),
+        ("2", steps[1], 2.0),
     ]
     for row in found:
         assert {"train/loss", "train/accuracy", "learning_rate", "val/accuracy"} <= row.keys()

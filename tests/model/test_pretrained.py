@@ -285,18 +285,15 @@ def test_of_a_checkpoint_of_ours_the_network_is_taken_whatever_a_subclass_keeps_
     torch.save(content, path := tmp_path / "student.ckpt")
     model = ImageClassifier(
         content["about"]["class_names"],
-        cast(
-            Any, {**PREPROCESSING, "resize": 64, "crop": 64}
-        ),  # for which a small one is no default
+        cast(Any, {**PREPROCESSING, "resize": 64, "crop": 64}),  # a small one is no default
         weights=str(path),
     )
     assert all(torch.equal(model.state_dict()[name], value) for name, value in own.items())
 
 
 TINY: dict[str, Any] = {"depth": 1, "num_heads": 2}
-BACKBONES: dict[
-    str, tuple[dict[str, Any], int]
-] = {  # a small one of each family, and an image size that is not its own
+# a small one of each family, and an image size that is not its own
+BACKBONES: dict[str, tuple[dict[str, Any], int]] = {
     "vit_small_patch14_dinov2": ({**TINY, "embed_dim": 24}, 98),
     "vit_small_patch14_reg4_dinov2": ({**TINY, "embed_dim": 24}, 56),
     "vit_small_patch16_dinov3": ({**TINY, "embed_dim": 24}, 96),  # positions by rotation alone
