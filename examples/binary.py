@@ -64,6 +64,10 @@ class BinaryClassifier(ImageClassifier):
         """Returns the probability from which an image is positive; None before any validation."""
         return (self.thresholds or {}).get(self.class_names[self.positive])
 
+    def evaluation_logits(self, images: Tensor, views: Any = None, exact: bool = True) -> Tensor:
+        """Has validation, too, average all views, as thresholds are of what the test will see."""
+        return super().evaluation_logits(images, views or self.test_time_augmentation, exact)
+
     def on_validation_epoch_start(self) -> None:
         """Has all but the validations of training decide by the threshold of before."""
         super().on_validation_epoch_start()

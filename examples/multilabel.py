@@ -3,6 +3,8 @@
 python -m project.fit --data examples.multilabel.FlowerPairs --model examples.multilabel.MultilabelClassifier --monitor val/mAP
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -45,6 +47,10 @@ class MultilabelClassifier(ImageClassifier):
             "thresholds": BestThresholds(num_classes),
             "mAP": MultilabelAveragePrecision(num_classes, ignore_index=-1),
         }
+
+    def evaluation_logits(self, images: Tensor, views: Any = None, exact: bool = True) -> Tensor:
+        """Has validation, too, average all views, as thresholds are of what the test will see."""
+        return super().evaluation_logits(images, views or self.test_time_augmentation, exact)
 
     def on_test_epoch_start(self) -> None:
         """Has the test decide by the thresholds of the validation set."""

@@ -24,7 +24,7 @@ from project.analysis.calibration import (
     fit_temperature,
     reliability,
 )
-from project.analysis.evaluation import decisions, with_probabilities
+from project.analysis.evaluation import decisions, moved_thresholds, with_probabilities
 from project.analysis.exported import OnnxNetwork, describe_file, load_file, serve
 from project.analysis.files import require_replaceable
 from project.analysis.tables import class_rates, class_table, metrics_table
@@ -167,21 +167,23 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
                 " and --trainer.fast_dev_run"
             )
         self.require_unseen("val")
-        self.model.about.pop("temperature", None)
+        earlier = self.model.about.pop("temperature", 1.0)
         self.datamodule.test_split = "val"
         self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
         self.datamodule.test_split = "test"
-        facts = self.calibration() if self.trainer.is_global_zero else {}
+        facts = self.calibration(earlier) if self.trainer.is_global_zero else {}
         self.model.about |= self.trainer.strategy.broadcast(facts)
-        if self.model.thresholds:  # of other probabilities: choose again
-            self.model.thresholds = None
-            self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
+        self.model.thresholds = self.model.about.get("thresholds")
         if self.trainer.is_global_zero:
-            self.keep_in_checkpoint(**facts, thresholds=self.model.thresholds)
+            self.keep_in_checkpoint(**facts)
             self.say(f"  kept in {self.config.checkpoint}\n")
 
-    def calibration(self) -> dict[str, object]:
-        """Returns what the checkpoint is to say of its calibration, from its predictions."""
+    def calibration(self, earlier: float) -> dict[str, object]:
+        """Returns what the checkpoint is to say of its calibration, from its predictions.
+
+        Args:
+            earlier: The temperature that it had before.
+        """
         val = self.predictions("--calibrate")
         decide = partial(decisions, self.model, val.labels)
         before, labels = decide(val.logits)
@@ -210,6 +212,8 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         )
         coverage = coverage_thresholds(after[range(len(labels)), labels])
         facts: dict[str, object] = {"temperature": temperature}
+        if self.model.thresholds:
+            facts["thresholds"] = moved_thresholds(self.model, val.logits, earlier, temperature)
         return facts | {"coverage": coverage} if self.model.has_one_class else facts
 
     def predictions(self, option: str) -> Predictions:

@@ -13,7 +13,7 @@ from jsonargparse.typing import (
     PositiveInt,
 )
 from lightkeeper.cli import CommandParser, run_command
-from lightkeeper.exact import UserError
+from lightkeeper.exact import UserError, note
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,6 +119,8 @@ def main(options: Namespace) -> int:
         )
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
+        if model.thresholds or options.coverage is not None:
+            note("note: --flips changes probabilities whose thresholds were chosen without")
     return label_files(model, partial(columns, model, options), options)
 
 

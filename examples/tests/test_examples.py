@@ -36,6 +36,7 @@ from torch.optim.lr_scheduler import ConstantLR
 from torch.utils.data import DataLoader
 
 from examples import unsure
+from examples.binary import BinaryClassifier
 from examples.center_loss import CenterLossClassifier
 from examples.coco_crops import CocoCrops
 from examples.distillation import Student
@@ -49,6 +50,7 @@ from examples.streaming import StreamingDataModule
 from examples.superclasses import SuperclassClassifier
 from examples.tests.files import write_coco, write_csv, write_pets
 from examples.write_shards import write_shards
+from project.analysis.gradcam import grad_cam
 from project.data import FolderDataModule, TorchDatasetModule
 from project.fit import FitCLI
 from project.model import ImageClassifier
@@ -77,6 +79,7 @@ from tests.conftest import (
     rows,
     small,
 )
+from tests.model.test_classifier import PREPROCESSING
 from tests.stubs import NoiseDataModule, require_served_alike
 
 FILES = sorted(
@@ -521,6 +524,7 @@ def test_the_operating_point_is_scikit_learns_and_chosen_on_the_validation_set(
     said = one_line(lambda: fit(*model, *options), capsys)
     assert "--model.positive must be one of two classes, which are ['" in said
     model += ["--model.positive=malignant", r"--data.group=\d+"]
+    model += ["--model.test_time_augmentation=flip"]  # of which the threshold must know
     fit(*model, *options, *TINY_TRAINER, *QUIET, *NO_PLOTS, "--name=run")
     metrics = read_json("runs/run/metrics.json")
     best = "runs/run/checkpoints/best.ckpt"
@@ -657,3 +661,23 @@ def test_the_balanced_accuracy_is_scikit_learns():
     assert float(metric.compute()) == pytest.approx(
         balanced_accuracy_score(labels, logits.argmax(1)), rel=1e-6
     )
+
+
+def test_grad_cam_is_of_the_class_that_a_threshold_decides():
+    model = BinaryClassifier(
+        ["a", "b"], "b", preprocessing=PREPROCESSING, arch="resnet9_slim"
+    ).eval()
+    images = torch.randint(256, (3, 3, 32, 32), generator=torch.Generator().manual_seed(0)).byte()
+    torch.nn.init.normal_(model.network_head.weight)
+    for decided, threshold in enumerate((1.1, 0.0)):
+        model.thresholds = {"a": 1 - threshold, "b": threshold}
+        kept: list[torch.Tensor] = []
+        with model.network.get_submodule("layer3").register_forward_hook(
+            lambda _, __, output, kept=kept: kept.append(output)
+        ):
+            score = model(images)[:, decided].sum()
+        (slopes,) = torch.autograd.grad(score, kept[0])
+        cam = (slopes.mean((2, 3), keepdim=True) * kept[0]).sum(1, keepdim=True).relu().detach()
+        cam = torch.nn.functional.interpolate(cam, (32, 32), mode="bilinear")[:, 0]
+        cam /= cam.amax((1, 2), keepdim=True).clamp(min=1e-12)
+        torch.testing.assert_close(grad_cam(model, images), cam, rtol=1e-3, atol=1e-4)

@@ -38,7 +38,7 @@ def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multil
 
 
 def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_thresholds(
-    multilabel, tmp_path
+    multilabel, tmp_path, capsys
 ):
     photo, output = tmp_path / "photo.png", tmp_path / "rows.csv"
     draw_image(0.5, seed=0, size=(32, 32)).save(photo)
@@ -59,6 +59,9 @@ def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_t
     assert metadata(network, model)["thresholds"] == json.dumps(model.thresholds)
     (in_python,) = model.predict_files([photo])
     assert in_python.probabilities == pytest.approx(expected, rel=1e-4)
+    assert "note: --flips" not in capsys.readouterr().err
+    label(multilabel / "checkpoints" / "best.ckpt", photo, f"--output={output}2.csv", "--flips")
+    assert "note: --flips changes probabilities whose thresholds" in capsys.readouterr().err
 
 
 def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
@@ -69,6 +72,25 @@ def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
     assert [row["correct"] == "true" for row in table] == correct
     assert sum(correct) == metrics["correct"]
     assert {len(row["true_label"].split()) for row in table} == {1, 2}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_temperature_changes_no_prediction(multilabel, tmp_path, seed):
+    """The thresholds move with the probabilities; chosen again, they would be other ones."""
+    content = torch.load(multilabel / "checkpoints" / "best.ckpt", weights_only=True)
+    best = tmp_path / "best.ckpt"
+    drawn = torch.rand(
+        len(content["about"]["thresholds"]), generator=torch.Generator().manual_seed(seed)
+    )
+    content["about"]["thresholds"] = dict(
+        zip(content["about"]["thresholds"], drawn.tolist(), strict=True)
+    )
+    torch.save(content, best)
+    evaluate(str(best), f"--output_predictions={tmp_path}/a.csv")
+    for table in ("b", "c"):  # a second temperature replaces the first
+        evaluate(str(best), "--calibrate", f"--output_predictions={tmp_path}/{table}.csv")
+        after = rows(tmp_path / f"{table}.csv")
+        assert [row["label"] for row in after] == [row["label"] for row in rows(tmp_path / "a.csv")]
 
 
 def test_balancing_is_refused_by_a_model_of_several_classes(workplace):

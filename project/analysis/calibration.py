@@ -79,7 +79,7 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
 
 
 def reliability_figure(reliability: Reliability) -> Figure:
-    """Draws the accuracy and the confidence of each bin, and below its number of images."""
+    """Draws the accuracy and the confidence of each bin, and below their number."""
     bins = len(reliability.counts)
     edges = [position / bins for position in range(bins)]
     filled = reliability.counts > 0
@@ -117,7 +117,7 @@ def reliability_figure(reliability: Reliability) -> Figure:
         edgecolor="white",
         color="grey",
     )
-    below.set(xlabel="confidence", ylabel="images")
+    below.set(xlabel="confidence", ylabel="count")
     return figure
 
 

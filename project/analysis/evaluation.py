@@ -11,8 +11,9 @@ import torch
 from lightkeeper.cli import read_metrics
 from lightkeeper.exact import UserError
 from lightkeeper.images import ImageDataModule, ImageFilesDataModule, Predictions
-from scipy.special import ndtr, stdtrit
+from scipy.special import expit, logit, ndtr, stdtrit
 from torch import Tensor
+from torch.nn.functional import one_hot
 from torchmetrics.functional.classification import binary_auroc
 
 import project.data  # noqa: F401  # registers the data modules that checkpoints name
@@ -77,6 +78,41 @@ def decisions(
         return probabilities, labels[rows]
     pairs = torch.stack([1 - probabilities, probabilities], dim=2)
     return pairs[known[rows]], labels[known]
+
+
+def moved_thresholds(
+    model: ImageClassifier, logits: Tensor, before: float, temperature: float
+) -> dict[str, float]:
+    """Returns thresholds that decide ``logits / temperature`` as the model's decide ``/ before``.
+
+    A threshold's log-odds are in proportion to the temperature's inverse, as those of a sigmoid and
+    of a softmax of two classes. Where rounding would decide otherwise, it is half way between two
+    images.
+
+    Raises:
+        UserError: No threshold decides alike, as of a model with other probabilities.
+    """
+    with torch.inference_mode():
+        earlier, shares = (
+            model.probabilities(logits.to(model.device) / divisor)
+            for divisor in (before, temperature)
+        )
+        predicted = model.predicted(earlier)
+    has_class = predicted > 0 if predicted.dim() > 1 else one_hot(predicted, shares.shape[1]) > 0
+    thresholds = dict(model.thresholds or {})
+    for (name, threshold), share, has in zip(
+        thresholds.items(), shares.T.cpu(), has_class.T.cpu(), strict=True
+    ):
+        low, high = max([0.0, *share[~has].tolist()]), min([1.0, *share[has].tolist()])
+        if low >= high:
+            raise UserError(
+                "--calibrate would change predictions that thresholds decide, by the probabilities"
+                f" of {type(model).__name__}; the checkpoint stays as it is"
+            )
+        moved = float(expit(logit(threshold) * before / temperature))
+        if 0 < threshold < 1:  # else no image has the class, or all of them
+            thresholds[name] = moved if low < moved < high else (low + high) / 2
+    return thresholds
 
 
 def groups_of(predictions: Predictions, data: ImageDataModule) -> Tensor:

@@ -15,7 +15,7 @@ _ROUNDING = 1e-3  # of gradients that are equal
 
 
 def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
-    """Computes Grad-CAM of the predicted class, in evaluation mode.
+    """Computes Grad-CAM of the predicted class, in evaluation mode; of several, of the surest.
 
     It uses the last layer whose output has spatial dimensions with a gradient at more than one
     place: a feature map, or the tokens of image patches. So it needs no layer's name and works with
@@ -72,7 +72,7 @@ def overlay(image: Tensor, cam: Tensor) -> Tensor:
 def _layers(
     model: ImageClassifier, images: Tensor
 ) -> tuple[list[Tensor], tuple[Tensor | None, ...]]:
-    """Returns the outputs of all layers, in order, and the gradients of the largest logits."""
+    """Returns the outputs of all layers, in order, and the gradients of the predicted logits."""
     outputs: list[Tensor] = []
 
     def keep(_module: nn.Module, _args: object, output: object) -> None:
@@ -84,11 +84,21 @@ def _layers(
         return args[0].detach().requires_grad_(), *args[1:]
 
     model.eval()
+    images = images.to(model.device)
+    classes = _predicted(model, images)
     of_input = model.network.register_forward_pre_hook(require_gradient)
     with torch.enable_grad(), of_input, register_module_forward_hook(keep):
-        score = model(images.to(model.device)).amax(1).sum()
+        score = model(images).gather(1, classes[:, None]).sum()
         gradients = torch.autograd.grad(score, outputs, allow_unused=True)
     return [output.detach() for output in outputs], gradients
+
+
+@torch.no_grad()
+def _predicted(model: ImageClassifier, images: Tensor) -> Tensor:
+    """Returns each image's class, int64 (N,), which a threshold may have chosen."""
+    probabilities = model.predict_step(images, 0)
+    predicted = model.predicted(probabilities)
+    return predicted if model.has_one_class else (predicted + probabilities).argmax(1)
 
 
 def _as_map(output: Tensor) -> Tensor:
