@@ -199,6 +199,38 @@ def test_rows_of_before_outlive_a_process_that_ends_before_it_has_restored_them(
     assert "is lost" not in capsys.readouterr().err
 
 
+class Drawn(Regression):
+    """Shows its options and its graph in TensorBoard."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(2, 1))
+        self.example_input_array = torch.zeros(1, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.network(x)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_resumed_run_has_its_options_and_its_graph_once(tmp_path):
+    for epochs in (1, 2):
+        logger = ResumingTensorBoardLogger(tmp_path, name="", version="", log_graph=True)
+        trainer = Trainer(
+            **QUIET | {"logger": logger},
+            max_epochs=epochs,
+            default_root_dir=str(tmp_path),
+            callbacks=[LastCheckpoint()],
+            plugins=AtomicCheckpointIO(tmp_path),
+            accelerator="cpu",
+        )
+        loader = ExactDataLoader(SAMPLES, trainer, batch_size=4, shuffle=True)
+        trainer.fit(Drawn(), loader, ckpt_path=newest_checkpoint(tmp_path))
+        logger.experiment.close()
+    files = [EventAccumulator(str(path)).Reload() for path in tmp_path.glob("events*")]
+    assert len(files) == 2
+    assert sum(file.Tags()["graph"] for file in files) == 1
+    assert sum("hp_metric" in file.Tags()["scalars"] for file in files) == 1
+
+
 def test_curves_that_a_tuner_restores_once_more_are_cut_again_and_not_called_lost(tmp_path, capsys):
     def logger() -> ResumingTensorBoardLogger:
         return ResumingTensorBoardLogger(tmp_path, name="", version="")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -193,12 +193,24 @@ class Endless(IterableDataset[int]):
         (range(10), 3, False, "batch_size: must be a multiple of 2, the number of devices, got 3"),
         (range(10), 12, True, "batch_size: must be at most 10, the number of samples, got 12"),
         (range(1), 2, False, "dataset: must be at least 2 samples, one a device, got 1"),
+        (range(10), 0, False, "batch_size: must be above 0, got 0"),
+        (range(10), None, True, "batch_size: must be above 0, got None"),
     ],
 )
 def test_what_cannot_be_loaded_exactly_is_refused(dataset, batch_size, shuffle, message):
     trainer = Trainer(accelerator="cpu", devices=2, logger=False, enable_checkpointing=False)
     with pytest.raises(UserError, match=message):
         ExactDataLoader(dataset, trainer, batch_size, shuffle)
+
+
+def test_samples_are_drawn_as_a_function_of_the_epoch_says():
+    trainer = Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+    rare = torch.tensor([4, 4, 1, 4, 0])
+    loader = ExactDataLoader(cast(Any, range(5)), trainer, 2, draw=lambda epoch: rare + 0 * epoch)
+    assert torch.cat([*loader]).tolist() == [4, 4, 1, 4]
+    loader = ExactDataLoader(cast(Any, range(5)), trainer, 2, draw=lambda epoch: rare[:3])
+    with pytest.raises(UserError, match="draw: must be 5 samples, got 3"):
+        next(iter(loader))
 
 
 class Curriculum(TensorDataset):

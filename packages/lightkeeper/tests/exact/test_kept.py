@@ -23,6 +23,7 @@ from lightkeeper.exact import (
 )
 from lightkeeper.exact._last_checkpoint import _gradients_of
 from lightkeeper.exact._metric_states import load_metrics, save_metrics
+from lightkeeper.exact._reading import read_file
 from lightkeeper.exact._training import restore_numbers
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
@@ -576,6 +577,17 @@ def test_further_fits_of_one_trainer_go_on_with_its_curve_from_where_they_begin(
     assert steps == [*range(40)]
 
 
+@pytest.mark.parametrize("save_last", [True, "link"])
+def test_a_run_that_resumes_saves_no_last_checkpoint_of_ones_own_once_more(tmp_path, save_last):
+    def end(folder: Path, stop: int) -> dict[str, Any]:
+        kept = ModelCheckpoint(folder / "own", save_last=save_last, every_n_train_steps=7)
+        train(folder, stop, Stepping, kept, max_epochs=3, enable_checkpointing=True)
+        last = folder / "own" / "last.ckpt"
+        return {"step": read_file(last)["global_step"], "link": last.is_symlink()}
+
+    assert require_same_end(end, tmp_path, 8, 29)["step"] == 28
+
+
 class Placed(DataLoader[Any]):
     """Knows its place, as torchdata's loaders; its state is whatever it likes."""
 
@@ -630,10 +642,16 @@ class Noisy:
         return torch.stack(samples) + torch.rand(1, generator=self.generator)
 
 
+def by_weight(epoch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(epoch)
+    return torch.multinomial(torch.arange(1, 41.0), 40, replacement=True, generator=generator)
+
+
 DATA: Any = torch.arange(40.0)
 LOADERS: dict[str, Callable[[Trainer], Any]] = {
     "in order": lambda trainer: ExactDataLoader(DATA[:38], trainer, batch_size=4),
     "of one's own": lambda trainer: Placed(DATA, 4),
+    "drawn by weight": lambda trainer: ExactDataLoader(DATA, trainer, 4, draw=by_weight),
     "shuffled, of noise": lambda trainer: ExactDataLoader(
         DATA, trainer, batch_size=4, shuffle=True, collate_fn=Noisy()
     ),

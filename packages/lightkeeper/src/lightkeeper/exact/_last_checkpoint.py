@@ -21,9 +21,16 @@ from ._loggers import begin_anew, load_loggers, save_loggers
 from ._metric_states import State, cpu_copies, gather, load_metrics, save_metrics
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
-from ._training import convert_to_double, restore_gradients, restore_numbers
+from ._training import (
+    convert_to_double,
+    has_own_buffers,
+    restore_buffers,
+    restore_gradients,
+    restore_numbers,
+)
 from ._upstream import (
     correct_progress,
+    remember_last_saved,
     reopen_epoch,
     restore_steps_saved,
     steps_saved,
@@ -38,6 +45,7 @@ from ._upstream_loop import (
     validated_metrics,
 )
 
+_BUFFERS = "buffers"
 _GRADIENTS = "gradients"
 _LOGGED = "logged_metrics"
 _LOGGERS = "loggers"
@@ -138,11 +146,13 @@ class LastCheckpoint(Callback):
         self._begins = False
         if self._loaded:
             open_loaders(trainer)
+            remember_last_saved(trainer)
         else:
             begin_anew(trainer)
         note_inexact_loaders(trainer)
         self._restore(trainer, pl_module)
         restore_gradients(trainer, pl_module, self._loaded.pop(_GRADIENTS, []))
+        restore_buffers(trainer, pl_module, self._loaded.pop(_BUFFERS, []))
         self._saved_at = self._agreed_at = time.monotonic()
         self._agreed_step = self._next_agreement = trainer.global_step
         self._checked_step = max(0, trainer.global_step - 1)
@@ -198,6 +208,8 @@ class LastCheckpoint(Callback):
             uncount_fetched(trainer, checkpoint)
             if _keeps_gradients(pl_module):
                 checkpoint[_GRADIENTS] = _gradients_of(pl_module)
+        if has_own_buffers(trainer):
+            checkpoint[_BUFFERS] = _buffers_of(pl_module)
         checkpoint[_METRICS] = cpu_copies(
             {name: torch.as_tensor(value) for name, value in trainer.callback_metrics.items()}
         )
@@ -314,16 +326,26 @@ def _keeps_gradients(module: LightningModule) -> bool:
 
 def _gradients_of(module: LightningModule) -> list[State]:
     """Returns a module's gradients, of each process unless all have the same."""
-    own = cpu_copies(
+    return _of_each_process(
         {
             name: parameter.grad.to_dense()
             for name, parameter in module.named_parameters()
             if parameter.grad is not None
         }
     )
+
+
+def _buffers_of(module: LightningModule) -> list[State]:
+    """Returns the buffers that a checkpoint has, of each process unless all have the same."""
+    saved = module.state_dict().keys()
+    return _of_each_process({n: part for n, part in module.named_buffers() if n in saved})
+
+
+def _of_each_process(tensors: State) -> list[State]:
+    own = cpu_copies(tensors)
     digest = blake2b()
-    for gradient in own.values():
-        digest.update(gradient.double().numpy().tobytes())
+    for value in own.values():
+        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
     return [own] if len({*gather(digest.digest())}) == 1 else gather(own)
 
 

@@ -83,6 +83,7 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
     def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]  # keys, no indices
         epoch, batches_done = self.position()
         order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
+        require(len(order) == self.total_size, "draw", len(order), f"{self.size} samples")
         # Lightning begins a loader again that has fewer batches than one beside it
         rounds, done = divmod(batches_done, max(1, ceil(self.num_samples / self.batch_size)))
         if rounds and not self.cycles():
@@ -165,6 +166,8 @@ class ExactDataLoader(LazyDataLoader):
             it trains, each process has as many.
         seed: Decides order and random numbers; by default that of ``seed_everything``, or 0.
         num_workers: Processes that load; they persist between epochs.
+        draw: Returns the samples of an epoch of training by its number, int64 (N,), as many as the
+            dataset has, in place of a shuffle: those of rare classes more often, for example.
         options: Other arguments of torch's ``DataLoader``, such as ``collate_fn``.
 
     Raises:
@@ -179,6 +182,7 @@ class ExactDataLoader(LazyDataLoader):
         shuffle: bool = False,
         seed: int | None = None,
         num_workers: int = 0,
+        draw: Callable[[int], Tensor] | None = None,
         **options: Any,
     ) -> None:
         is_other = isinstance(dataset, IterableDataset) or behind_batches(dataset) is not None
@@ -188,6 +192,7 @@ class ExactDataLoader(LazyDataLoader):
             )
         size = len(dataset)
         devices = trainer.world_size
+        require((batch_size or 0) > 0, "batch_size", batch_size, "above 0")
         # to predict, Lightning makes the loader anew, with its own around the sampler
         is_predicting = isinstance(
             getattr(options.get("batch_sampler"), "sampler", None), EvaluationSampler
@@ -202,7 +207,7 @@ class ExactDataLoader(LazyDataLoader):
             f"a multiple of {devices}, the number of devices",
         )
         require(
-            batch_size <= size or not shuffle,
+            batch_size <= size or not (shuffle or draw),
             "batch_size",
             batch_size,
             f"at most {size:,}, the number of samples",
@@ -225,8 +230,8 @@ class ExactDataLoader(LazyDataLoader):
             same_each_epoch=trainer.overfit_batches > 0,  # type: ignore[attr-defined]
             cycles=partial(cycles_loaders, trainer),
         )
-        if shuffle:
-            sampler: TrainingSampler | EvaluationSampler = make()
+        if shuffle or draw is not None:
+            sampler: TrainingSampler | EvaluationSampler = make(draw=draw)
         else:
             ordered = make(
                 position=self._resumed_position,

@@ -13,6 +13,7 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 
 from ._errors import note
 from ._files import write_text
@@ -71,6 +72,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
 
     _earlier: Mapping[str, int] | None = None
     _is_loaded = False
+    _resumes = False
 
     @property
     @rank_zero_experiment
@@ -102,6 +104,16 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
                 path.unlink(missing_ok=True)
         self._earlier = {}
         self._is_loaded = True
+        self._resumes = bool(state_dict)
+
+    def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
+        """Logs options, which the files of a run that resumes have already."""
+        super().log_hyperparams(params, {} if self._resumes and metrics is None else metrics, step)
+
+    def log_graph(self, model: Any, input_array: Tensor | None = None) -> None:
+        """Logs the graph, likewise."""
+        if not self._resumes:
+            super().log_graph(model, input_array)
 
     def _sizes(self) -> LoggerState:
         files = Path(self.log_dir).glob(_EVENT_FILES)

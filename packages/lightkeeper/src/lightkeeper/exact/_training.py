@@ -16,7 +16,13 @@ from ._checkpoint_io import Checkpoint
 from ._loader import seed_other_loaders
 from ._metric_states import State, join_retrieved
 from ._randomness import Purpose, derived_seed, seed_generators
-from ._upstream import average_of, callbacks_of, follow_until_averaging, keep_average
+from ._upstream import (
+    average_of,
+    callbacks_of,
+    follow_until_averaging,
+    keep_average,
+    share_no_buffers,
+)
 from ._upstream_loop import count_in_floats
 
 _METRIC_DTYPES = {HalfPrecision: torch.float32, DoublePrecision: torch.float64}
@@ -46,6 +52,29 @@ def restore_gradients(trainer: Trainer, module: LightningModule, saved: Sequence
         for name, parameter in module.named_parameters():
             if name in own and own[name].shape == parameter.shape:
                 parameter.grad = own[name].to(parameter)
+
+
+def has_own_buffers(trainer: Trainer) -> bool:
+    """Returns True if each process trains with buffers of its own.
+
+    DDP gives them the first one's before a step, but not if a module steps by hand, as Lightning
+    then has it wait with the gradients.
+    """
+    wrapper = trainer.strategy.model
+    steps_by_hand = not trainer.lightning_module.automatic_optimization
+    return isinstance(wrapper, DistributedDataParallel) and (
+        steps_by_hand or not wrapper.broadcast_buffers
+    )
+
+
+def restore_buffers(trainer: Trainer, module: LightningModule, saved: Sequence[State]) -> None:
+    """Restores the buffers of this process; Lightning has loaded the first one's."""
+    if len(saved) == trainer.world_size > 1:
+        share_no_buffers(trainer)
+        own = saved[trainer.global_rank]
+        for name, buffer in module.named_buffers():
+            if name in own and own[name].shape == buffer.shape:
+                buffer.data.copy_(own[name])
 
 
 def set_metric_dtypes(trainer: Trainer, module: LightningModule) -> None:
@@ -90,6 +119,7 @@ class ExactTraining(Callback):
     """
 
     _began = False
+    _own_buffers: Sequence[tuple[Tensor, Tensor, Tensor]] = ()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Waits for the training to begin, which it does not if it had ended."""
@@ -162,10 +192,23 @@ class ExactTraining(Callback):
         set_metric_dtypes(trainer, pl_module)
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             averages = filter(None, map(average_of, _averagings(trainer)))
-            for buffer in (*wrapper.buffers(), *chain(*(part.buffers() for part in averages))):
+            shared = [*wrapper.buffers(), *chain(*(part.buffers() for part in averages))]
+            own = [buffer.clone() for buffer in shared] if has_own_buffers(trainer) else []
+            for buffer in shared:
                 distributed.broadcast(buffer, 0)  # Lightning's broadcast is of objects
+            given = [buffer.clone() for buffer in shared]
+            self._own_buffers = [*zip(shared, given, own, strict=False)]
 
     on_test_start = on_validation_start
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gives each process that trains with buffers of its own these back."""
+        for buffer, given, own in self._own_buffers:
+            if torch.equal(buffer, given):  # the validation itself has not changed it
+                buffer.copy_(own)
+        self._own_buffers = []
+
+    on_test_end = on_validation_end
 
     def on_validation_batch_end(
         self,

@@ -29,6 +29,7 @@ _EPOCH_LOOP = f"{_LIGHTNING}.loops.training_epoch_loop"
 # attributes that a ModelCheckpoint's state_dict lacks, by the ending of our keys: the step at
 # which it saved last, and whether it waits for a validation to save
 _LEFT_OUT = {"": "_last_global_step_saved", " waits": "_defer_save_until_validation"}
+_LAST_SAVED = "_last_checkpoint_saved"
 _RESULTS = f"{_LIGHTNING}.trainer.connectors.logger_connector.result"
 _CONNECTOR = f"{_LIGHTNING}.trainer.connectors.logger_connector.logger_connector"
 
@@ -64,6 +65,8 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint._should_skip_saving_checkpoint": "c5eab31530c7",
     # training_loaders, cycles_loaders: training's; its mode, of which it has no public name
     f"{_LIGHTNING}.utilities.combined_loader:CombinedLoader.__init__": "43088910b69d",
+    # share_no_buffers: by which DDP knows whether to share them
+    "torch.nn.parallel.distributed:DistributedDataParallel.will_sync_module_buffers": "58610e2690e0",
     # follow_until_averaging: the average is the initial weights until its first update
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
 }
@@ -183,6 +186,12 @@ def keep_average(checkpoint: dict[str, Any], model: LightningModule) -> None:
         model.load_state_dict(checkpoint["state_dict"], model.strict_loading)  # if it came before
 
 
+def share_no_buffers(trainer: Trainer) -> None:
+    """Has DDP leave the buffers of processes alone in its next step, as behind a step by hand."""
+    wrapper: Any = trainer.strategy.model
+    wrapper.require_forward_param_sync = False
+
+
 def set_update_count(metric: Metric, count: int) -> None:
     """Tells a metric how often it was updated, after its state was restored."""
     metric._update_count = count
@@ -221,6 +230,16 @@ def restore_steps_saved(trainer: Trainer, steps: dict[str, int]) -> None:
         for ending, name in _LEFT_OUT.items():
             if (key := f"{callback.state_key}{ending}") in steps:
                 setattr(callback, name, steps[key])
+
+
+def remember_last_saved(trainer: Trainer) -> None:
+    """Tells each ModelCheckpoint which file it has saved last, once their states are restored.
+
+    One with ``save_last`` would save once more as training ends.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if path := getattr(callback, "last_model_path", ""):  # perhaps a link to the newest file
+            setattr(callback, _LAST_SAVED, os.path.realpath(path))
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
