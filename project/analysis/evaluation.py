@@ -103,7 +103,8 @@ def moved_thresholds(
     for (name, threshold), share, has in zip(
         thresholds.items(), shares.T.cpu(), has_class.T.cpu(), strict=True
     ):
-        low, high = max([0.0, *share[~has].tolist()]), min([1.0, *share[has].tolist()])
+        low = max([0.0, *share[~has].tolist()])
+        high = min([1.0, *share[has].tolist()])
         if low >= high:
             raise UserError(
                 "--calibrate would change predictions that thresholds decide, by the probabilities"

@@ -21,8 +21,8 @@ from lightkeeper.exact import (
     ResumingTensorBoardLogger,
     newest_checkpoint,
 )
-from lightkeeper.exact._last_checkpoint import _gradients_of
 from lightkeeper.exact._metric_states import load_metrics, save_metrics
+from lightkeeper.exact._own_tensors import gradients_of
 from lightkeeper.exact._reading import read_file
 from lightkeeper.exact._training import restore_numbers
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -374,15 +374,15 @@ def test_gradients_that_sum_up_alike_are_told_apart(monkeypatch):
         told.append(value)
         return [value]
 
-    monkeypatch.setattr("lightkeeper.exact._last_checkpoint.gather", gather)
+    monkeypatch.setattr("lightkeeper.exact._own_tensors.gather", gather)
     for gradient in ([1.0, 2.0], [2.0, 1.0], [2.0, 1.0]):
         module: Any = nn.Linear(2, 1, bias=False)
         module.weight.grad = torch.tensor([gradient])
-        _gradients_of(module)
+        gradients_of(module)
     assert told[0] != told[1] == told[2]
     rows: Any = nn.Embedding(3, 1, sparse=True)
     (2 * rows(torch.tensor([1]))).sum().backward()
-    assert _gradients_of(rows)[0]["weight"].tolist() == [[0], [2], [0]]
+    assert gradients_of(rows)[0]["weight"].tolist() == [[0], [2], [0]]
 
 
 class Curriculum(Logged):

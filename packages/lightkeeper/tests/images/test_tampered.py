@@ -233,6 +233,8 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
         lambda content: content["optimizer_states"][0]["param_groups"][0]["params"].reverse(),
     ),
     ("lr_schedulers must be", lambda content: content["lr_schedulers"].append({})),
+    ("gradients must be a list", lambda content: content.update(gradients=5)),
+    ("buffers.0.mean must be a tensor", lambda content: content.update(buffers=[{"mean": 0}])),
     (
         "best_model_score is missing",
         lambda content: next(

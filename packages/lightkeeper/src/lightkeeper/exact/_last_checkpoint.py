@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Set
 from enum import IntEnum
-from hashlib import blake2b
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,23 +10,24 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ._checkpoint_io import Checkpoint, first_sound
 from ._errors import UserError, listed, require
 from ._files import CHECKPOINTS, LAST, PREVIOUS, resumable
 from ._loader import note_inexact_loaders
 from ._loggers import begin_anew, load_loggers, save_loggers
-from ._metric_states import State, cpu_copies, gather, load_metrics, save_metrics
-from ._processes import EXIT_CODE, StopRequest, end_with_first
-from ._reading import read_file
-from ._training import (
-    convert_to_double,
+from ._metric_states import cpu_copies, gather, load_metrics, save_metrics
+from ._own_tensors import (
+    buffers_of,
+    gradients_of,
     has_own_buffers,
+    keeps_gradients,
     restore_buffers,
     restore_gradients,
-    restore_numbers,
 )
+from ._processes import EXIT_CODE, StopRequest, end_with_first
+from ._reading import read_file
+from ._training import convert_to_double, restore_numbers
 from ._upstream import (
     correct_progress,
     remember_last_saved,
@@ -206,10 +206,10 @@ class LastCheckpoint(Callback):
             checkpoint[_LOGGED] = logged_metrics(trainer)
         else:
             uncount_fetched(trainer, checkpoint)
-            if _keeps_gradients(pl_module):
-                checkpoint[_GRADIENTS] = _gradients_of(pl_module)
+            if keeps_gradients(pl_module):
+                checkpoint[_GRADIENTS] = gradients_of(pl_module)
         if has_own_buffers(trainer):
-            checkpoint[_BUFFERS] = _buffers_of(pl_module)
+            checkpoint[_BUFFERS] = buffers_of(pl_module)
         checkpoint[_METRICS] = cpu_copies(
             {name: torch.as_tensor(value) for name, value in trainer.callback_metrics.items()}
         )
@@ -317,36 +317,6 @@ def _require_same_file(trainer: Trainer, step: int | None) -> None:
             f"processes resume from different files ({listed(sorted(names))}): all machines must"
             f" share the folder '{trainer.default_root_dir}'"
         )
-
-
-def _keeps_gradients(module: LightningModule) -> bool:
-    """Returns True if a module decides itself when gradients begin anew."""
-    return not module.automatic_optimization or is_overridden("optimizer_zero_grad", module)
-
-
-def _gradients_of(module: LightningModule) -> list[State]:
-    """Returns a module's gradients, of each process unless all have the same."""
-    return _of_each_process(
-        {
-            name: parameter.grad.to_dense()
-            for name, parameter in module.named_parameters()
-            if parameter.grad is not None
-        }
-    )
-
-
-def _buffers_of(module: LightningModule) -> list[State]:
-    """Returns the buffers that a checkpoint has, of each process unless all have the same."""
-    saved = module.state_dict().keys()
-    return _of_each_process({n: part for n, part in module.named_buffers() if n in saved})
-
-
-def _of_each_process(tensors: State) -> list[State]:
-    own = cpu_copies(tensors)
-    digest = blake2b()
-    for value in own.values():
-        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
-    return [own] if len({*gather(digest.digest())}) == 1 else gather(own)
 
 
 def _stop(trainer: Trainer) -> NoReturn:

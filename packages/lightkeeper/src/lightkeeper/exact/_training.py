@@ -14,14 +14,14 @@ from torchmetrics import Metric
 
 from ._checkpoint_io import Checkpoint
 from ._loader import seed_other_loaders
-from ._metric_states import State, join_retrieved
+from ._metric_states import join_retrieved
+from ._own_tensors import has_own_buffers
 from ._randomness import Purpose, derived_seed, seed_generators
 from ._upstream import (
     average_of,
     callbacks_of,
     follow_until_averaging,
     keep_average,
-    share_no_buffers,
 )
 from ._upstream_loop import count_in_floats
 
@@ -43,38 +43,6 @@ def restore_numbers(trainer: Trainer, saved: Sequence[Checkpoint]) -> None:
             for name, value in (states["state"].get(place) or {}).items():
                 if isinstance(value, Tensor) and value.dtype != now[name].dtype:
                     now[name] = value.to(now[name].device)
-
-
-def restore_gradients(trainer: Trainer, module: LightningModule, saved: Sequence[State]) -> None:
-    """Restores the gradients of this process, by the names of parameters."""
-    if saved:
-        own = saved[trainer.global_rank % len(saved)]
-        for name, parameter in module.named_parameters():
-            if name in own and own[name].shape == parameter.shape:
-                parameter.grad = own[name].to(parameter)
-
-
-def has_own_buffers(trainer: Trainer) -> bool:
-    """Returns True if each process trains with buffers of its own.
-
-    DDP gives them the first one's before a step, but not if a module steps by hand, as Lightning
-    then has it wait with the gradients.
-    """
-    wrapper = trainer.strategy.model
-    steps_by_hand = not trainer.lightning_module.automatic_optimization
-    return isinstance(wrapper, DistributedDataParallel) and (
-        steps_by_hand or not wrapper.broadcast_buffers
-    )
-
-
-def restore_buffers(trainer: Trainer, module: LightningModule, saved: Sequence[State]) -> None:
-    """Restores the buffers of this process; Lightning has loaded the first one's."""
-    if len(saved) == trainer.world_size > 1:
-        share_no_buffers(trainer)
-        own = saved[trainer.global_rank]
-        for name, buffer in module.named_buffers():
-            if name in own and own[name].shape == buffer.shape:
-                buffer.data.copy_(own[name])
 
 
 def set_metric_dtypes(trainer: Trainer, module: LightningModule) -> None:

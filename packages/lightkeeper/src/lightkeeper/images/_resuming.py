@@ -69,6 +69,8 @@ class Restorable(TypedDict):
     lr_schedulers: list[dict[str, object]]
     steps_saved: NotRequired[dict[str, _Count]]
     metric_states: NotRequired[list[dict[str, dict[str, Tensor]]]]
+    gradients: NotRequired[list[dict[str, Tensor]]]
+    buffers: NotRequired[list[dict[str, Tensor]]]
 
 
 class _Resumable(Restorable):
