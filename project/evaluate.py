@@ -1,6 +1,7 @@
 """``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
 import csv
+import io
 import json
 import signal
 from codecs import BOM_UTF8
@@ -26,7 +27,7 @@ from project.analysis.calibration import (
 )
 from project.analysis.evaluation import decisions, moved_thresholds, with_probabilities
 from project.analysis.exported import OnnxNetwork, describe_file, load_file, serve
-from project.analysis.files import require_replaceable
+from project.analysis.files import require_replaceable, write_whole
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.model import ImageClassifier
@@ -262,21 +263,22 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
             shares = with_probabilities(self.model, predictions, {}).probabilities.numpy()
         correct = predictions.correct.tolist()
         confidence = predictions.confidence.numpy()  # float32, which has the shortest text
-        with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-            writer = csv.DictWriter(file, [*COLUMNS, *names], lineterminator="\n")
-            writer.writeheader()
-            for at, is_known in enumerate(predictions.known):
-                row: dict[str, object] = {"path": predictions.path(at), "error": "has no label"}
-                if is_known:
-                    row |= {
-                        "label": self.model.label_names(predictions.predicted[at]),
-                        "confidence": confidence[at],
-                        "error": None,
-                        "true_label": self.model.label_names(predictions.labels[at]),
-                        "correct": json.dumps(correct[at]),
-                        **dict(zip(names, shares[at], strict=False)),
-                    }
-                writer.writerow(row)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, [*COLUMNS, *names], lineterminator="\n")
+        writer.writeheader()
+        for at, is_known in enumerate(predictions.known):
+            row: dict[str, object] = {"path": predictions.path(at), "error": "has no label"}
+            if is_known:
+                row |= {
+                    "label": self.model.label_names(predictions.predicted[at]),
+                    "confidence": confidence[at],
+                    "error": None,
+                    "true_label": self.model.label_names(predictions.labels[at]),
+                    "correct": json.dumps(correct[at]),
+                    **dict(zip(names, shares[at], strict=False)),
+                }
+            writer.writerow(row)
+        write_whole(Path(path), text.getvalue().encode("utf-8", "backslashreplace"))
         self.say(f"  each image's prediction is in {path}\n")
 
 

@@ -63,7 +63,9 @@ def test_folders_and_files_that_are_no_finished_runs_are_left_out_and_named(runs
     call(compare, "adam|w", "goes_on", "of_runs", shutil.copy("adam|w/config.yaml", "chart.png"))
     output, notes = capsys.readouterr()
     assert "75.00%" in output
-    assert notes == "left out, as they have no metrics.json: goes_on, of_runs, chart.png\n"
+    assert (
+        notes == "left out, as no metrics.json can be read in them: goes_on, of_runs, chart.png\n"
+    )
     assert "'goes_on' is no finished run" in one_line(lambda: call(compare, "goes_on"), capsys)
     complaint = one_line(lambda: call(compare, *runs, "mistyped"), capsys)
     assert "'mistyped' is no finished run" in complaint

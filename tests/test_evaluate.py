@@ -118,9 +118,11 @@ def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
     evaluate(f"{checkpoint}", "--split=val", "--output_predictions=val.csv", "--probabilities")
     known = rows("val.csv")
     names = load(checkpoint)[ABOUT]["class_names"]
-    shares = torch.tensor([[float(row[f"probability_{name}"]) for name in names] for row in known])
+    logits = torch.tensor(
+        [[math.log(float(row[f"probability_{name}"])) for name in names] for row in known],
+        dtype=torch.float64,
+    )
     labels = torch.tensor([names.index(row["true_label"]) for row in known])
-    logits = shares.double().log()
     label(checkpoint, tmp_path / "photos", "--output=before.csv", "--probabilities")
     before, content = rows("before.csv"), load(checkpoint)
     for command, option, why in (
@@ -142,8 +144,7 @@ def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
     checkpoint.chmod(0o600)
     assert load(checkpoint)[ABOUT] == content[ABOUT]
     capsys.readouterr()
-    link = checkpoint.with_name("link.ckpt")
-    link.symlink_to(checkpoint)
+    (link := checkpoint.with_name("link.ckpt")).symlink_to(checkpoint)
     cli = evaluate(f"{link}", "--calibrate")
     assert link.is_symlink()
     assert checkpoint.stat().st_mode & 0o777 == 0o600
@@ -180,8 +181,7 @@ def test_a_temperature_is_kept_and_used_and_changes_no_prediction(
             for name, share in zip(names, found, strict=True)
             if share >= min(least, max(found))
         ]
-    damaged = [("temperature", 0.0), ("coverage", [0.5]), ("coverage", [math.nan] * 99)]
-    for name, value in damaged:
+    for name, value in [("temperature", 0.0), ("coverage", [0.5]), ("coverage", [math.nan] * 99)]:
         torch.save(content | {ABOUT: content[ABOUT] | {name: value}}, checkpoint)
         with pytest.raises(UserError, match=f"is damaged: about.{name} must be "):
             label(checkpoint, tmp_path / "photos")

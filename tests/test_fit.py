@@ -65,8 +65,7 @@ def test_tensorboard_compares_runs_by_the_monitored_metric_and_the_tests(tiny_ru
     assert columns == ["val/accuracy", "test/accuracy"]
     for column in columns:
         expected = metrics[column.split("/")[0]]["accuracy"]
-        points = events(tiny_run).Scalars(column)
-        assert [point.value for point in points] == [pytest.approx(expected)]
+        assert [x.value for x in events(tiny_run).Scalars(column)] == [pytest.approx(expected)]
     settings = named["_hparams_/session_start_info"].session_start_info.hparams
     assert settings["model.optimizer.lr"].number_value == 0.1
     assert settings["model.arch"].string_value == "resnet9_slim"

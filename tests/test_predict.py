@@ -107,12 +107,14 @@ def test_rows_and_embeddings_are_what_a_plain_loop_computes(checkpoint, photos, 
     assert (0 < unsure < 9) == bool(least)
 
 
-def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, workplace, monkeypatch):
+def test_evaluate_writes_the_same_predictions_of_each_image(
+    checkpoint, workplace, monkeypatch, limit_files
+):
     monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
     make_folder(Path("images"), dict.fromkeys(flowers(1, 1, 1).class_names, 9))
     options = ["--data=images", "--data.val_fraction=0.4", "--data.batch_size=6", *SMALL_FILES]
-    files = ["--output=metrics.json", "--output_predictions=each.csv"]
-    evaluate(str(checkpoint), *options, "--split=val", *files)
+    options += ["--split=val", "--output=metrics.json", "--output_predictions=each.csv"]
+    evaluate(str(checkpoint), *options)
     written = rows("each.csv")
     metrics = read_json("metrics.json")
     paths = [row["path"] for row in written]
@@ -129,3 +131,7 @@ def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, workplac
         assert (row["correct"] == "true") == (row["label"] == row["true_label"])
     assert sum(row["correct"] == "true" for row in written) == metrics["correct"]
     assert len({row["label"] for row in written}) > 1
+    limit_files(500)  # as on a full disk
+    with pytest.raises(OSError, match="File too large"):
+        evaluate(str(checkpoint), *options)
+    assert rows("each.csv") == written

@@ -78,7 +78,7 @@ def finished(paths: Sequence[str]) -> list[str]:
     others = [run for run in present if not os.path.exists(os.path.join(run, "metrics.json"))]
     kept = [run for run in runs.values() if run not in others]
     if kept and others:
-        note(f"left out, as they have no metrics.json: {', '.join(others)}")
+        note(f"left out, as no metrics.json can be read in them: {', '.join(others)}")
     return kept or others  # reading these says what is wrong
 
 

@@ -1,5 +1,6 @@
 """Files that commands write, whole or not at all."""
 
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,17 +22,26 @@ def require_format(path: Path, suffix: str, option: str = "--output") -> None:
 
 
 def require_replaceable(path: Path, suffix: str, option: str = "--output") -> None:
-    """Refuses to replace a file of another format, such as an image, or a run's own metrics."""
+    """Refuses to replace a file of another format, or a run's own metrics, or where none may be."""
     require_format(path, suffix, option)
     file = path.resolve()
     is_of_run = file.name in _RUN_FILES and (file.parent / "checkpoints").is_dir()
     if file.exists() and (is_of_run or file.suffix.lower() != suffix):
         kind = "a run's own" if is_of_run else f"no {suffix} file"
         raise UserError(f"'{path}' is there already, and {kind}; name another", option)
+    if not os.access(file.parent, os.W_OK):
+        raise UserError(f"'{path}' may not be written; name another", option)
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file atomically; a link is followed, and what it leads to is replaced."""
-    with TemporaryDirectory(dir=path.resolve().parent, prefix=".partial_") as folder:
-        Path(folder, path.name).write_bytes(content)
-        Path(folder, path.name).replace(path.resolve())
+    if path.exists() and not path.is_file():  # such as /dev/stdout
+        path.write_bytes(content)
+        return
+    try:
+        with TemporaryDirectory(dir=path.resolve().parent, prefix=".partial_") as folder:
+            Path(folder, path.name).write_bytes(content)
+            Path(folder, path.name).replace(path.resolve())
+    except OSError as error:  # which names a hidden file, or none
+        error.filename = str(path)
+        raise

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from lightkeeper.exact import UserError
 from lightkeeper.exact._last_checkpoint import StoppedError
 from lightkeeper.images import ImageDataModule, read_checkpoint
 from lightkeeper.images._checkpoint import ABOUT
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 
 from tests.image_files import write_folder
@@ -207,3 +209,16 @@ def test_weights_that_have_seen_what_is_measured_now_are_noted(workplace, capsys
     monkeypatch.setattr(torch.hub, "download_url_to_file", lambda _, to, *__: weights.rename(to))
     fit(*start, f"--model.weights={address}", "--name=fourth")
     assert f"'{address}' may have been trained on" in capsys.readouterr().err
+
+
+def test_metrics_that_could_not_be_written_are_not_measured(workplace, monkeypatch, capsys):
+    fit()
+    before = BEST.with_suffix(".test.metrics.json")
+    may = os.access  # as root, everything
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda path, mode: path != BEST.parent and may(path, mode))
+        patch.setattr(Trainer, "test", Mock(side_effect=AssertionError))
+        said = one_line(lambda: evaluate(f"{BEST}"), capsys)
+    assert f"--output: '{before}' may not be written; name another file" in said
+    evaluate(f"{BEST}", "--output=elsewhere.json")
+    assert read_json("elsewhere.json")["accuracy"] >= 0

@@ -194,3 +194,21 @@ def test_a_script_that_is_run_by_its_path_imports_modules_from_the_current_folde
     script = tmp_path / "scripts" / "label.py"
     script.write_text("from lightkeeper.cli import import_modules; import_modules('mine')")
     succeed([sys.executable, str(script)], tmp_path)
+
+
+def test_a_locale_by_which_names_of_files_would_be_others_is_noted():
+    program = "from lightkeeper.cli import run_command\nrun_command(lambda: 0)"
+    latin = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for environment, noted in ((latin, True), ({**os.environ, "PYTHONUTF8": "1"}, False)):
+        ended = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+        )
+        assert ended.returncode == 0
+        assert ("set PYTHONUTF8=1 for UTF-8" in ended.stderr) is noted
+
+
+def test_ctrl_c_that_lightning_turns_into_code_1_is_said():
+    interrupt = "def f():\n try: raise KeyboardInterrupt\n except KeyboardInterrupt: exit(1)\n"
+    program = f"from lightkeeper.cli import run_command\n{interrupt}run_command(f)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "\nstopped\n")

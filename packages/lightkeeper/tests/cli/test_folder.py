@@ -75,6 +75,15 @@ def test_a_root_that_is_a_link_to_nowhere_is_named(tmp_path):
         RunFolder(tmp_path / "runs", "first").create()
 
 
+def test_who_shares_a_folder_can_resume_in_it(run):
+    before = os.umask(0o002)
+    try:
+        run.create()
+    finally:
+        os.umask(before)
+    assert (run.path / ".lock").stat().st_mode & 0o777 == 0o664  # as config.yaml and others
+
+
 def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run, tmp_path):
     def hold() -> None:
         run.create()
@@ -242,6 +251,23 @@ def test_a_run_lasts_as_long_as_it_did_whatever_the_clock_says(workplace, monkey
         monkeypatch.setattr(f"lightkeeper.cli.{module}.time", clock)
     fit()
     assert read_json(RUN / "run.json")["duration"] == "1:00:00"
+
+
+def test_metrics_that_may_not_be_read_are_not_called_absent(tmp_path, monkeypatch):
+    (tmp_path / "metrics.json").write_text("{}")
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=PermissionError("not yours")))
+    with pytest.raises(PermissionError, match="not yours"):
+        read_metrics(tmp_path)
+
+
+def test_a_run_whose_metrics_cannot_be_written_says_how_it_resumes(workplace, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        patch.setattr(RunFolder, "write_metrics", full)
+        said = one_line(fit, capsys)
+    assert "to resume, run python -m tests.fit with the same options and --name run" in said
+    fit()
+    assert read_metrics(RUN)["test"]
 
 
 @cases(

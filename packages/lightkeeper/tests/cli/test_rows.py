@@ -2,6 +2,8 @@
 
 import csv
 import io
+import subprocess
+import sys
 
 import pytest
 from lightkeeper.cli._predict import _number, resume_rows
@@ -36,3 +38,18 @@ def test_a_file_of_other_rows_is_refused_and_stays(tmp_path, text):
 
 def test_confidences_are_compared_as_numbers():
     assert sorted(["", "0.5", "9e-05", "nobody"], key=_number)[:2] == ["9e-05", "0.5"]
+
+
+def test_a_file_that_another_process_writes_is_not_replaced_under_it(tmp_path):
+    (out := tmp_path / "rows.csv").write_text("path,label,confidence,error\na.png,rose,0.5,\n")
+    hold = f"import fcntl; file = open({str(out)!r}, 'a'); fcntl.lockf(file, fcntl.LOCK_EX); "
+    command = [sys.executable, "-c", f"{hold}print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        inode = out.stat().st_ino
+        with pytest.raises(UserError, match="another process is writing"):
+            resume_rows(out, HEADER)
+        assert out.stat().st_ino == inode
+        other.communicate(b"\n")
+    assert resume_rows(out, HEADER) == [["a.png", "rose", "0.5", ""]]

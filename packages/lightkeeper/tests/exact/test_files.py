@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from lightkeeper.cli._entry import describe_error
 from lightkeeper.exact import AtomicCheckpointIO, UserError
 from lightkeeper.exact._files import whole_file
 from lightkeeper.images import read_weights
@@ -25,6 +26,16 @@ from tests.toy import cases, load
 
 def save(content: object, path: Path) -> None:
     AtomicCheckpointIO(path.parent).save_checkpoint({"content": content}, path)
+
+
+def test_a_checkpoint_that_finds_no_room_is_named(tmp_path, limit_files):
+    """Also where torch raises an error of its own for that of the system, as of large tensors."""
+    limit_files(100_000)
+    with pytest.raises((OSError, RuntimeError)) as full:
+        save(torch.zeros(10**6), tmp_path / "last.ckpt")
+    described = describe_error(full.value)
+    assert described is not None
+    assert described.startswith(f"[Errno 27] File too large: '{tmp_path / 'last.ckpt'}'")
 
 
 @cases("when", "torch.save", "os.fsync")

@@ -63,7 +63,7 @@ _SYSTEM = {
     ),
     **dict.fromkeys(
         (
-            *(errno.EACCES, errno.EPERM, errno.EPIPE),
+            *(errno.EACCES, errno.EPERM, errno.EPIPE, errno.EIO, errno.ESTALE),
             *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
         ),
         "",
@@ -106,11 +106,18 @@ def one_line_errors() -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not a notebook's
             stream.reconfigure(errors="backslashreplace", line_buffering=True)
+    if (encoding := sys.getfilesystemencoding()) != "utf-8":
+        note(f"names of files are read as {encoding}, by the locale: set PYTHONUTF8=1 for UTF-8")
     try:
         yield
     except KeyboardInterrupt:
         note("\nstopped")
         sys.exit(130)
+    except SystemExit as end:
+        if type(end) is SystemExit and isinstance(end.__context__, KeyboardInterrupt):
+            note("\nstopped")  # Lightning has ended by code 1
+            sys.exit(130)
+        raise
     except Exception as error:
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

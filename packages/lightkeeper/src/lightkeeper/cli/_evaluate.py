@@ -1,6 +1,7 @@
 """Workings of ``evaluate``: a checkpoint's data opened again, measured exactly, and written."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -153,6 +154,11 @@ class EvaluateCommand(Command):
         stage = "val" if split == "val" else "test"
         limit = f"limit_{stage}_batches"
         require(getattr(self.trainer, limit) != 0, limit, 0, "above 0")
+        output = self.config.output
+        if output is None and self.measures_all(stage):
+            output = Path(f"{checkpoint.removesuffix('.ckpt')}.{split}.metrics.json")
+            if not os.access(output.parent, os.W_OK):
+                raise UserError(f"'{output}' may not be written; name another file", "--output")
         self.before_measuring()
         evaluate = self.trainer.validate if stage == "val" else self.trainer.test
         evaluate(self.model, datamodule=self.datamodule, verbose=False)
@@ -168,9 +174,6 @@ class EvaluateCommand(Command):
             "split": split,
             **measured(self.trainer, self.model).get(stage, {}),
         }
-        output = self.config.output
-        if output is None and self.measures_all(stage):
-            output = Path(f"{checkpoint.removesuffix('.ckpt')}.{split}.metrics.json")
         try:
             self.show_results(metrics, split)
         finally:  # also if nobody reads on, as head

@@ -219,16 +219,18 @@ class FitCommand(Command):
             if early_end := train(trainer, model, data, resume):
                 self.note(f"{early_end}; {self.run.way_to_train_longer}")
             test_best(trainer, model, data, self.run)
+            if trainer.is_global_zero:
+                # what the tested checkpoint says
+                metrics = final_metrics(trainer, model, self.run, self._describe.about)
+                if changes := self._describe.changes_of_data:
+                    metrics["changes_of_data"] = changes
+                self.run.write_metrics(
+                    metrics, record_of(trainer, self.command, started, self._resumed_step)
+                )
         except BaseException as error:
             self._say_how_to_resume(error)
             raise
         if trainer.is_global_zero:
-            # what the tested checkpoint says
-            metrics = final_metrics(trainer, model, self.run, self._describe.about)
-            if changes := self._describe.changes_of_data:
-                metrics["changes_of_data"] = changes
-            record = record_of(trainer, self.command, started, self._resumed_step)
-            self.run.write_metrics(metrics, record)
             self.show_results(metrics)
 
     def _open_run(self) -> str | None:

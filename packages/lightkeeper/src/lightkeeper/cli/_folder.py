@@ -80,7 +80,7 @@ class RunFolder:
             raise UserError(
                 f"'{error.filename}' is no folder, but perhaps a link to a disk that is not there"
             ) from error
-        self._keep_others_out(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644))
+        self._keep_others_out(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o666))
         self.require_unfinished()  # it may have been finished just now
 
     def wait_until_free(self) -> None:
@@ -162,7 +162,7 @@ def read_metrics(run: str | Path) -> Metrics:
         UserError: The run is not finished, or its ``metrics.json`` is damaged.
     """
     path = Path(run) / "metrics.json"
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(ValueError, RecursionError):
         # reading a named pipe would wait for ever
         metrics: Metrics = json.loads(path.read_text()) if path.is_file() else {}
         if _are_final(metrics):

@@ -262,7 +262,8 @@ def _require_probabilities(outputs: object, shape: tuple[int, int]) -> None:
 
 def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[str]]:
     """Reads the rows of a file, and removes an interrupted last one from it."""
-    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+    with open(path, "r+", newline="", encoding="utf-8", errors="replace") as file:
+        _claim(file, path, has_rows=True)  # or another's file would be replaced under it
         text = file.read()
     is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
     first = io.StringIO(newline="")

@@ -33,8 +33,11 @@ def whole_file(path: Path) -> Iterator[Path]:
         _fsync(partial)
         partial.replace(path)
         _fsync(path.parent)  # or a power cut could undo the rename
-    except OSError as error:
-        error.filename = error.filename or str(path)  # of a full disk, the system names none
+    except (OSError, RuntimeError) as error:
+        # torch raises another one while it handles that of a full disk, for which none is named
+        cause = error.__context__ if isinstance(error, RuntimeError) else error
+        if isinstance(cause, OSError):
+            cause.filename = cause.filename or str(path)
         raise
     finally:
         partial.unlink(missing_ok=True)
