@@ -5,12 +5,13 @@ import io
 import math
 import os
 import warnings
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
@@ -106,11 +107,18 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
         self._is_loaded = True
         self._resumes = bool(state_dict)
 
-    def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
+    def log_hyperparams(
+        self,
+        params: dict[str, object] | Namespace,
+        metrics: dict[str, float] | None = None,
+        step: int | None = None,
+    ) -> None:
         """Logs options, which the files of a run that resumes have already."""
         super().log_hyperparams(params, {} if self._resumes and metrics is None else metrics, step)
 
-    def log_graph(self, model: Any, input_array: Tensor | None = None) -> None:
+    def log_graph(  # type: ignore[override]  # as Lightning's
+        self, model: LightningModule, input_array: Tensor | None = None
+    ) -> None:
         """Logs the graph, likewise."""
         if not self._resumes:
             super().log_graph(model, input_array)

@@ -12,7 +12,7 @@ import multiprocessing.queues
 import os
 import sys
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ._errors import ROOM_FOR_WORKERS, UserError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # none of them is needed for ``--help``
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.callbacks import WeightAveraging
     from torch import Tensor
+    from torch.nn.parallel import DistributedDataParallel
     from torch.optim.swa_utils import AveragedModel
     from torchmetrics import Metric
 
@@ -188,7 +189,7 @@ def keep_average(checkpoint: dict[str, Any], model: LightningModule) -> None:
 
 def share_no_buffers(trainer: Trainer) -> None:
     """Has DDP leave the buffers of processes alone in its next step, as behind a step by hand."""
-    wrapper: Any = trainer.strategy.model
+    wrapper = cast("DistributedDataParallel", trainer.strategy.model)
     wrapper.require_forward_param_sync = False
 
 
