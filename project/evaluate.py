@@ -25,7 +25,7 @@ from project.analysis.calibration import (
     fit_temperature,
     reliability,
 )
-from project.analysis.evaluation import decisions, moved_thresholds, with_probabilities
+from project.analysis.evaluation import decisions, move_thresholds, with_probabilities
 from project.analysis.exported import OnnxNetwork, describe_file, load_file, serve
 from project.analysis.files import require_replaceable, write_whole
 from project.analysis.tables import class_rates, class_table, metrics_table
@@ -214,7 +214,8 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         coverage = coverage_thresholds(after[range(len(labels)), labels])
         facts: dict[str, object] = {"temperature": temperature}
         if self.model.thresholds:
-            facts["thresholds"] = moved_thresholds(self.model, val.logits, earlier, temperature)
+            move_thresholds(self.model, val.logits, earlier, temperature)
+            facts["thresholds"] = self.model.thresholds
         return facts | {"coverage": coverage} if self.model.has_one_class else facts
 
     def predictions(self, option: str) -> Predictions:

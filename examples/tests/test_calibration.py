@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, nll_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from examples.binary import BinaryClassifier
 from examples.multilabel import MultilabelClassifier
 from project.analysis.calibration import coverage_thresholds, fit_temperature
-from project.analysis.evaluation import decisions
+from project.analysis.evaluation import decisions, move_thresholds
 from project.model import ImageClassifier
 from tests.conftest import (
     BEST,
@@ -33,6 +34,7 @@ from tests.conftest import (
     report_of,
     rows,
 )
+from tests.model.test_classifier import PREPROCESSING
 
 
 class Likeliest(ImageClassifier):
@@ -152,3 +154,22 @@ def test_softmax_and_sigmoids_have_the_temperature_of_the_least_cross_entropy(cl
     )
     found = fit_temperature(scale * logits, partial(decisions, model, labels))
     assert found == pytest.approx(math.exp(best.x), rel=1e-3)  # by float32
+
+
+@cases("threshold", 0.3, 0.5, "an image's", 1 + 2**-20)
+@cases("temperature", 0.05, 0.7, 3.0, 20.0)
+@cases("before", 1.0, 2.0)
+def test_moved_thresholds_decide_of_other_probabilities_alike(threshold, temperature, before):
+    """Also at an image's own probability, where rounding could decide, and where none is positive."""
+    model = BinaryClassifier(["a", "b"], "b", preprocessing=PREPROCESSING, arch="resnet9_slim")
+    logits = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    earlier = model.probabilities(logits / before)
+    least = threshold
+    if threshold == "an image's":
+        least = earlier[(earlier[:, 1] - 0.4).abs().argmin(), 1].item()
+    model.thresholds = {"a": max(1 - least, 0.0), "b": least}
+    expected = model.predicted(earlier)
+    move_thresholds(model, logits, before, temperature)
+    assert torch.equal(model.predicted(model.probabilities(logits / temperature)), expected)
+    if threshold == 0.5:
+        assert model.thresholds == {"a": 0.5, "b": 0.5}

@@ -80,40 +80,41 @@ def decisions(
     return pairs[known[rows]], labels[known]
 
 
-def moved_thresholds(
+def move_thresholds(
     model: ImageClassifier, logits: Tensor, before: float, temperature: float
-) -> dict[str, float]:
-    """Returns thresholds that decide ``logits / temperature`` as the model's decide ``/ before``.
+) -> None:
+    """Has a model's thresholds decide ``logits / temperature`` as they decide ``logits / before``.
 
     A threshold's log-odds are in proportion to the temperature's inverse, as those of a sigmoid and
     of a softmax of two classes. Where rounding would decide otherwise, it is half way between two
     images.
 
     Raises:
-        UserError: No threshold decides alike, as of a model with other probabilities.
+        UserError: A prediction would change, as of a model with other probabilities.
     """
     with torch.inference_mode():
         earlier, shares = (
             model.probabilities(logits.to(model.device) / divisor)
             for divisor in (before, temperature)
         )
-        predicted = model.predicted(earlier)
+    predicted = model.predicted(earlier)
     has_class = predicted > 0 if predicted.dim() > 1 else one_hot(predicted, shares.shape[1]) > 0
     thresholds = dict(model.thresholds or {})
-    for (name, threshold), share, has in zip(
-        thresholds.items(), shares.T.cpu(), has_class.T.cpu(), strict=True
-    ):
-        low = max([0.0, *share[~has].tolist()])
-        high = min([1.0, *share[has].tolist()])
-        if low >= high:
-            raise UserError(
-                "--calibrate would change predictions that thresholds decide, by the probabilities"
-                f" of {type(model).__name__}; the checkpoint stays as it is"
-            )
+    for place, (name, threshold) in enumerate(thresholds.items()):
+        if not 0 < threshold < 1:  # no image has the class, or all of them
+            continue
+        share = shares[:, place]
+        low = max([0.0, *share[~has_class[:, place]].tolist()])
+        high = min([1.0, *share[has_class[:, place]].tolist()])
         moved = float(expit(logit(threshold) * before / temperature))
-        if 0 < threshold < 1:  # else no image has the class, or all of them
-            thresholds[name] = moved if low < moved < high else (low + high) / 2
-    return thresholds
+        is_between = low < moved < high or low >= high  # equal ones cannot be told apart
+        thresholds[name] = moved if is_between else (low + high) / 2
+    model.thresholds = thresholds
+    if changed := int((model.predicted(shares) != predicted).sum()):
+        raise UserError(
+            f"--calibrate would change {changed} predictions that thresholds decide, by the"
+            f" probabilities of {type(model).__name__}; the checkpoint stays as it is"
+        )
 
 
 def groups_of(predictions: Predictions, data: ImageDataModule) -> Tensor:
