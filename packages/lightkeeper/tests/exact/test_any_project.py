@@ -208,9 +208,10 @@ def test_samples_are_drawn_as_a_function_of_the_epoch_says():
     rare = torch.tensor([4, 4, 1, 4, 0])
     loader = ExactDataLoader(cast(Any, range(5)), trainer, 2, draw=lambda epoch: rare + 0 * epoch)
     assert torch.cat([*loader]).tolist() == [4, 4, 1, 4]
-    loader = ExactDataLoader(cast(Any, range(5)), trainer, 2, draw=lambda epoch: rare[:3])
-    with pytest.raises(UserError, match="draw: must be 5 samples, got 3"):
-        next(iter(loader))
+    for drawn in (rare[:3], rare.repeat(2)):
+        loader = ExactDataLoader(cast(Any, range(5)), trainer, 2, draw={0: drawn}.__getitem__)
+        with pytest.raises(UserError, match=f"draw: must be 5 samples, got {len(drawn)}"):
+            next(iter(loader))
 
 
 class Curriculum(TensorDataset):

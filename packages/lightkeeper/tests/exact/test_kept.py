@@ -1,5 +1,6 @@
 """What a module keeps from one batch to the next resumes with it, though Lightning saves none of it."""
 
+import contextlib
 import os
 import random
 import signal
@@ -586,6 +587,17 @@ def test_a_run_that_resumes_saves_no_last_checkpoint_of_ones_own_once_more(tmp_p
         return {"step": read_file(last)["global_step"], "link": last.is_symlink()}
 
     assert require_same_end(end, tmp_path, 8, 29)["step"] == 28
+
+
+@pytest.mark.parametrize("save_last", [True, "link"])
+def test_a_last_checkpoint_of_ones_own_that_is_gone_is_saved_as_training_ends(tmp_path, save_last):
+    last = tmp_path / "own" / "last.ckpt"
+    for stop in (29, 0):
+        last.unlink(missing_ok=True)
+        kept = ModelCheckpoint(last.parent, save_last=save_last, every_n_train_steps=7)
+        with pytest.raises(SystemExit) if stop else contextlib.nullcontext():
+            train(tmp_path, stop, Stepping, kept, max_epochs=3, enable_checkpointing=True)
+    assert last.exists()
 
 
 class Placed(DataLoader[Any]):

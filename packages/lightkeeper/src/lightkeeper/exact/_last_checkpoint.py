@@ -95,9 +95,10 @@ class LastCheckpoint(Callback):
     program with code 75.
 
     It adds to each checkpoint what else resuming needs: the states of the model's torchmetrics and
-    of the values that it logs ``on_epoch``, the newest metrics, and the places of loggers that
-    resume. To those that it saves itself also the gradients of a module that steps by hand or has
-    ``optimizer_zero_grad``, which may be a sum over batches that is not stepped with yet.
+    of the values that it logs ``on_epoch``, the newest metrics, the places of loggers that resume,
+    and the buffers of each process where DDP shares none. To those that it saves itself also the
+    gradients of a module that steps by hand or has ``optimizer_zero_grad``, which may be a sum over
+    batches that is not stepped with yet.
 
     Args:
         every_minutes: The longest time in minutes between two saves.

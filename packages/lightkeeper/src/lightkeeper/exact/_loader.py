@@ -82,8 +82,10 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
 
     def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]  # keys, no indices
         epoch, batches_done = self.position()
-        order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
-        require(len(order) == self.total_size, "draw", len(order), f"{self.size} samples")
+        order = self.draw(0 if self.same_each_epoch else epoch)
+        is_whole = self.total_size <= len(order) <= self.size
+        require(is_whole, "draw", len(order), f"{self.size} samples")
+        order = order[: self.total_size]
         # Lightning begins a loader again that has fewer batches than one beside it
         rounds, done = divmod(batches_done, max(1, ceil(self.num_samples / self.batch_size)))
         if rounds and not self.cycles():

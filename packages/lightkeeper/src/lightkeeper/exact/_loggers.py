@@ -105,7 +105,8 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
                 path.unlink(missing_ok=True)
         self._earlier = {}
         self._is_loaded = True
-        self._resumes = bool(state_dict)
+        # only what is still there has options and a graph
+        self._resumes = bool(state_dict.keys() & earlier.keys())
 
     def log_hyperparams(
         self,
@@ -122,6 +123,7 @@ class ResumingTensorBoardLogger(TensorBoardLogger):
         """Logs the graph, likewise."""
         if not self._resumes:
             super().log_graph(model, input_array)
+        self._resumes = False  # a fit begins with both; what is logged later is new
 
     def _sizes(self) -> LoggerState:
         files = Path(self.log_dir).glob(_EVENT_FILES)

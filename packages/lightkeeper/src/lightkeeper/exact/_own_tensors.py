@@ -6,6 +6,7 @@ from hashlib import blake2b
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ._metric_states import State, cpu_copies, gather
@@ -38,8 +39,13 @@ def _of_each_process(tensors: State) -> list[State]:
     own = cpu_copies(tensors)
     digest = blake2b()
     for value in own.values():
-        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(bytes_of(value).numpy().tobytes())
     return [own] if len({*gather(digest.digest())}) == 1 else gather(own)
+
+
+def bytes_of(value: Tensor) -> Tensor:
+    """Returns a tensor's bytes, which are also equal where it has NaN."""
+    return value.contiguous().flatten().view(torch.uint8)
 
 
 def restore_gradients(trainer: Trainer, module: LightningModule, saved: Sequence[State]) -> None:
@@ -52,9 +58,9 @@ def restore_gradients(trainer: Trainer, module: LightningModule, saved: Sequence
 
 
 def has_own_buffers(trainer: Trainer) -> bool:
-    """Returns True if each process trains with buffers of its own.
+    """Returns True if each process trains with buffers of its own from one step to the next.
 
-    DDP gives them the first one's before a step, but not if a module steps by hand, as Lightning
+    DDP gives them the first one's as a step begins, but not if a module steps by hand, as Lightning
     then has it wait with the gradients.
     """
     wrapper = trainer.strategy.model

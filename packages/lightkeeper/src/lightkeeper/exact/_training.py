@@ -15,12 +15,13 @@ from torchmetrics import Metric
 from ._checkpoint_io import Checkpoint
 from ._loader import seed_other_loaders
 from ._metric_states import join_retrieved
-from ._own_tensors import has_own_buffers
+from ._own_tensors import bytes_of, has_own_buffers
 from ._randomness import Purpose, derived_seed, seed_generators
 from ._upstream import (
     average_of,
     callbacks_of,
     follow_until_averaging,
+    is_accumulating,
     keep_average,
 )
 from ._upstream_loop import count_in_floats
@@ -161,22 +162,21 @@ class ExactTraining(Callback):
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             averages = filter(None, map(average_of, _averagings(trainer)))
             shared = [*wrapper.buffers(), *chain(*(part.buffers() for part in averages))]
-            own = [buffer.clone() for buffer in shared] if has_own_buffers(trainer) else []
+            keeps_own = has_own_buffers(trainer) or is_accumulating(trainer)
+            own = [buffer.clone() for buffer in shared] if keeps_own else []
             for buffer in shared:
                 distributed.broadcast(buffer, 0)  # Lightning's broadcast is of objects
-            given = [buffer.clone() for buffer in shared]
-            self._own_buffers = [*zip(shared, given, own, strict=False)]
+            self._own_buffers = [(x, x.clone(), y) for x, y in zip(shared, own, strict=False)]
 
     on_test_start = on_validation_start
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gives each process that trains with buffers of its own these back."""
         for buffer, given, own in self._own_buffers:
-            if torch.equal(buffer, given):  # the validation itself has not changed it
+            # unless the validation itself has changed it
+            if torch.equal(bytes_of(buffer), bytes_of(given)):
                 buffer.copy_(own)
         self._own_buffers = []
-
-    on_test_end = on_validation_end
 
     def on_validation_batch_end(
         self,

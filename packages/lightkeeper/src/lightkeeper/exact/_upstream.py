@@ -239,8 +239,9 @@ def remember_last_saved(trainer: Trainer) -> None:
     One with ``save_last`` would save once more as training ends.
     """
     for callback in trainer.checkpoint_callbacks:
-        if path := getattr(callback, "last_model_path", ""):  # perhaps a link to the newest file
-            setattr(callback, _LAST_SAVED, os.path.realpath(path))
+        path = getattr(callback, "last_model_path", "")  # perhaps a link to the newest file
+        if path and callback.file_exists(path, trainer):  # type: ignore[attr-defined]
+            setattr(callback, _LAST_SAVED, path)
 
 
 class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
