@@ -72,8 +72,7 @@ def test_tensorboard_compares_runs_by_the_monitored_metric_and_the_tests(tiny_ru
 
 
 def test_the_saved_config_repeats_the_run(tiny_run, workplace):
-    config = ["--config", str(tiny_run / "config.yaml")]
-    fit(*config, "--trainer.default_root_dir=runs", "--name=again")
+    fit(f"--config={tiny_run}/config.yaml", "--trainer.default_root_dir=runs", "--name=again")
     assert read_json("runs/again/metrics.json") == read_json(tiny_run / "metrics.json")
 
 

@@ -207,7 +207,6 @@ def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(
     with pytest.raises(UserError, match=r"--model is .*ImageClassifier, not .*FixedClassifier"):
         fit(*TINY, *SLIM, *further)
     assert fit(*TINY, *flags, *further).trainer.global_step == 8
-    best = run / "checkpoints" / "best.ckpt"
-    loaded = ImageClassifier.load_from_checkpoint(best)
+    loaded = ImageClassifier.load_from_checkpoint(run / "checkpoints" / "best.ckpt")
     assert isinstance(loaded, FixedClassifier)
     assert loaded.gamma == 3

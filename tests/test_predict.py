@@ -131,6 +131,9 @@ def test_evaluate_writes_the_same_predictions_of_each_image(
         assert (row["correct"] == "true") == (row["label"] == row["true_label"])
     assert sum(row["correct"] == "true" for row in written) == metrics["correct"]
     assert len({row["label"] for row in written}) > 1
+    Path("each.csv").chmod(0o600)
+    evaluate(str(checkpoint), *options)
+    assert Path("each.csv").stat().st_mode & 0o777 == 0o600
     limit_files(500)  # as on a full disk
     with pytest.raises(OSError, match="File too large"):
         evaluate(str(checkpoint), *options)

@@ -173,3 +173,15 @@ def test_moved_thresholds_decide_of_other_probabilities_alike(threshold, tempera
     assert torch.equal(model.predicted(model.probabilities(logits / temperature)), expected)
     if threshold == 0.5:
         assert model.thresholds == {"a": 0.5, "b": 0.5}
+
+
+@cases("threshold margins", (1.0, [30, 20, -2, -9]), (1 + 2**-20, [30, 2, -3]), (0.0, [30, -150]))
+@cases("temperature", 0.5, 5.0)
+def test_a_threshold_at_the_end_of_float32_decides_alike(threshold, margins, temperature):
+    """Of large logits, softmax is 1, from which validation may choose it."""
+    model = BinaryClassifier(["a", "b"], "b", preprocessing=PREPROCESSING, arch="resnet9_slim")
+    model.thresholds = {"a": max(1 - threshold, 0.0), "b": threshold}
+    logits = torch.tensor([[0.0, margin] for margin in margins])
+    expected = model.predicted(logits.softmax(1))
+    move_thresholds(model, logits, 1.0, temperature)
+    assert torch.equal(model.predicted((logits / temperature).softmax(1)), expected)

@@ -663,7 +663,8 @@ def test_the_balanced_accuracy_is_scikit_learns():
     )
 
 
-def test_grad_cam_is_of_the_class_that_a_threshold_decides():
+def test_grad_cam_is_of_the_class_that_a_threshold_decides(monkeypatch):
+    monkeypatch.setattr(BinaryClassifier, "predict_step", None)  # which may return what it likes
     model = BinaryClassifier(
         ["a", "b"], "b", preprocessing=PREPROCESSING, arch="resnet9_slim"
     ).eval()

@@ -101,14 +101,17 @@ def move_thresholds(
     has_class = predicted > 0 if predicted.dim() > 1 else one_hot(predicted, shares.shape[1]) > 0
     thresholds = dict(model.thresholds or {})
     for place, (name, threshold) in enumerate(thresholds.items()):
-        if not 0 < threshold < 1:  # no image has the class, or all of them
-            continue
         share = shares[:, place]
-        low = max([0.0, *share[~has_class[:, place]].tolist()])
-        high = min([1.0, *share[has_class[:, place]].tolist()])
-        moved = float(expit(logit(threshold) * before / temperature))
-        is_between = low < moved < high or low >= high  # equal ones cannot be told apart
-        thresholds[name] = moved if is_between else (low + high) / 2
+        has = has_class[:, place]
+        low = max([0.0, *share[~has].tolist()])
+        high = min([1.0, *share[has].tolist()])
+        if 0 < threshold < 1:
+            threshold = float(expit(logit(threshold) * before / temperature))
+        elif has.any() == has.all():  # no image has the class, or all of them
+            continue
+        if low < high and not low < threshold < high:  # equal ones cannot be told apart
+            threshold = (low + high) / 2
+        thresholds[name] = threshold
     model.thresholds = thresholds
     if changed := int((model.predicted(shares) != predicted).sum()):
         raise UserError(

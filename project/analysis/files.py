@@ -29,19 +29,19 @@ def require_replaceable(path: Path, suffix: str, option: str = "--output") -> No
     if file.exists() and (is_of_run or file.suffix.lower() != suffix):
         kind = "a run's own" if is_of_run else f"no {suffix} file"
         raise UserError(f"'{path}' is there already, and {kind}; name another", option)
-    if not os.access(file.parent, os.W_OK):
+    if not os.access(file.parent, os.W_OK) or (file.exists() and not os.access(file, os.W_OK)):
         raise UserError(f"'{path}' may not be written; name another", option)
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file atomically; a link is followed, and what it leads to is replaced."""
-    if path.exists() and not path.is_file():  # such as /dev/stdout
-        path.write_bytes(content)
-        return
+    target = path.resolve()
     try:
-        with TemporaryDirectory(dir=path.resolve().parent, prefix=".partial_") as folder:
-            Path(folder, path.name).write_bytes(content)
-            Path(folder, path.name).replace(path.resolve())
+        with TemporaryDirectory(dir=target.parent, prefix=".partial_") as folder:
+            (partial := Path(folder, path.name)).write_bytes(content)
+            if target.exists():
+                partial.chmod(target.stat().st_mode)
+            partial.replace(target)
     except OSError as error:  # which names a hidden file, or none
         error.filename = str(path)
         raise

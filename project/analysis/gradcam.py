@@ -96,7 +96,8 @@ def _layers(
 @torch.no_grad()
 def _predicted(model: ImageClassifier, images: Tensor) -> Tensor:
     """Returns each image's class, int64 (N,), which a threshold may have chosen."""
-    probabilities = model.predict_step(images, 0)
+    logits = model.evaluation_logits(images, model.test_time_augmentation)
+    probabilities = model.probabilities(logits)
     predicted = model.predicted(probabilities)
     return predicted if model.has_one_class else (predicted + probabilities).argmax(1)
 

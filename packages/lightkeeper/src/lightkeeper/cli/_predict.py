@@ -265,21 +265,21 @@ def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[st
     with open(path, "r+", newline="", encoding="utf-8", errors="replace") as file:
         _claim(file, path, has_rows=True)  # or another's file would be replaced under it
         text = file.read()
-    is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
-    first = io.StringIO(newline="")
-    csv.writer(first, lineterminator="\n").writerow(header)
-    begin = first.getvalue()
-    is_ours = begin.startswith(text[: len(begin)])
-    try:
-        rows = list(csv.reader(io.StringIO(text, newline="")))[: -1 if is_cut else None]
-    except csv.Error:  # of a field that is too long to be ours
-        rows = [[]]
-    if not is_ours or {*map(len, rows)} - {len(header)}:
-        raise UserError(
-            f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
-        )
-    with whole_file(Path(path)) as partial, open(partial, "w", **_CSV) as whole:
-        csv.writer(whole, lineterminator="\n").writerows(rows)
+        is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
+        first = io.StringIO(newline="")
+        csv.writer(first, lineterminator="\n").writerow(header)
+        begin = first.getvalue()
+        is_ours = begin.startswith(text[: len(begin)])
+        try:
+            rows = list(csv.reader(io.StringIO(text, newline="")))[: -1 if is_cut else None]
+        except csv.Error:  # of a field that is too long to be ours
+            rows = [[]]
+        if not is_ours or {*map(len, rows)} - {len(header)}:
+            raise UserError(
+                f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
+            )
+        with whole_file(Path(path)) as partial, open(partial, "w", **_CSV) as whole:
+            csv.writer(whole, lineterminator="\n").writerows(rows)
     return rows[1:]
 
 
