@@ -107,8 +107,6 @@ def label_files(model: Any, columns: Columns, options: Namespace) -> int:
             predict()
     except BrokenPipeError:  # as where head has seen enough
         return _PIPE_CLOSED
-    except SystemExit as end:  # Lightning's code for Ctrl-C is that of unreadable files here
-        raise KeyboardInterrupt from end
     if options.embeddings is not None:
         with whole_file(Path(options.embeddings)) as part, open(part, "wb") as array:
             _save(array, torch.stack(writer.embeddings).numpy())
@@ -264,23 +262,27 @@ def resume_rows(path: str | os.PathLike[str], header: list[str]) -> list[list[st
     """Reads the rows of a file, and removes an interrupted last one from it."""
     with open(path, "r+", newline="", encoding="utf-8", errors="replace") as file:
         _claim(file, path, has_rows=True)  # or another's file would be replaced under it
-        text = file.read()
-        is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
-        first = io.StringIO(newline="")
-        csv.writer(first, lineterminator="\n").writerow(header)
-        begin = first.getvalue()
-        is_ours = begin.startswith(text[: len(begin)])
-        try:
-            rows = list(csv.reader(io.StringIO(text, newline="")))[: -1 if is_cut else None]
-        except csv.Error:  # of a field that is too long to be ours
-            rows = [[]]
-        if not is_ours or {*map(len, rows)} - {len(header)}:
-            raise UserError(
-                f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
-            )
+        rows = _whole_rows(file.read(), path, header)
         with whole_file(Path(path)) as partial, open(partial, "w", **_CSV) as whole:
             csv.writer(whole, lineterminator="\n").writerows(rows)
     return rows[1:]
+
+
+def _whole_rows(text: str, path: str | os.PathLike[str], header: list[str]) -> list[list[str]]:
+    """Returns the rows of a file's text, its header the first, without an interrupted last one."""
+    is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
+    first = io.StringIO(newline="")
+    csv.writer(first, lineterminator="\n").writerow(header)
+    begin = first.getvalue()
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline="")))[: -1 if is_cut else None]
+    except csv.Error:  # of a field that is too long to be ours
+        rows = [[]]
+    if not begin.startswith(text[: len(begin)]) or {*map(len, rows)} - {len(header)}:
+        raise UserError(
+            f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
+        )
+    return rows
 
 
 def _number(cell: str) -> float:

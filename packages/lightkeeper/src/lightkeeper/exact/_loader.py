@@ -194,6 +194,7 @@ class ExactDataLoader(LazyDataLoader):
             )
         size = len(dataset)
         devices = trainer.world_size
+        is_drawn = shuffle or draw is not None
         require((batch_size or 0) > 0, "batch_size", batch_size, "above 0")
         # to predict, Lightning makes the loader anew, with its own around the sampler
         is_predicting = isinstance(
@@ -209,7 +210,7 @@ class ExactDataLoader(LazyDataLoader):
             f"a multiple of {devices}, the number of devices",
         )
         require(
-            batch_size <= size or not (shuffle or draw),
+            batch_size <= size or not is_drawn,
             "batch_size",
             batch_size,
             f"at most {size:,}, the number of samples",
@@ -232,7 +233,7 @@ class ExactDataLoader(LazyDataLoader):
             same_each_epoch=trainer.overfit_batches > 0,  # type: ignore[attr-defined]
             cycles=partial(cycles_loaders, trainer),
         )
-        if shuffle or draw is not None:
+        if is_drawn:
             sampler: TrainingSampler | EvaluationSampler = make(draw=draw)
         else:
             ordered = make(

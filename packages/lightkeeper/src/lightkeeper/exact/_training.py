@@ -80,7 +80,7 @@ class ExactTraining(Callback):
     * A run that had ended before it resumes has its average, too.
     * Metrics sum up in float32 with ``bf16-true`` and ``16-true``, and in float64 with ``64-true``.
     * All processes validate the first one's buffers, such as BatchNorm's statistics, which DDP does
-      not synchronise after the last step.
+      not synchronise after the last step. Where it shares none, each goes on training with its own.
     * Retrieval metrics may have seen more batches on some processes than on others.
     * Steps draw random numbers by (seed, epoch, batch) with other loaders, too.
     * A :class:`~lightning.pytorch.callbacks.GradientAccumulationScheduler` counts from the start in
