@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Timer
 from torch import Tensor
 
 from ..exact._checkpoint_io import Checkpoint
 from ..exact._errors import LocalError, NonFiniteError, UserError
 from ..exact._files import CHECKPOINTS
 from ..exact._last_checkpoint import LastCheckpoint
+from ..exact._training import has_timed_out
 from ..exact._upstream import callbacks_of
 from ..images._best_checkpoint import BestCheckpoint, best_checkpoint
 from ..images._checkpoint import ABOUT, About, read_checkpoint
@@ -33,8 +33,7 @@ def train(
     """Trains to the end; returns what ended it early, a time limit, if one did."""
     with fitting(resume):
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
-    left = [part.time_remaining() for part in callbacks_of(trainer) if isinstance(part, Timer)]
-    if trainer.should_stop and any(time is not None and time <= 0 for time in left):
+    if trainer.should_stop and has_timed_out(trainer):
         return (
             f"training ended after step {trainer.global_step}, at the time limit of"
             " --trainer.max_time or a Timer"

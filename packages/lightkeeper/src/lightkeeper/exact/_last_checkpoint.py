@@ -1,7 +1,7 @@
 """Keeps ``last.ckpt``, from which a run resumes exactly, and stops a run on request."""
 
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from enum import IntEnum
 from pathlib import Path
 from typing import NoReturn
@@ -27,7 +27,7 @@ from ._own_tensors import (
 )
 from ._processes import EXIT_CODE, StopRequest, end_with_first
 from ._reading import read_file
-from ._training import convert_to_double, restore_numbers
+from ._training import convert_to_double, has_time_left, has_timed_out, restore_numbers
 from ._upstream import (
     correct_progress,
     remember_last_saved,
@@ -36,7 +36,6 @@ from ._upstream import (
     steps_saved,
 )
 from ._upstream_loop import (
-    continue_validation_steps,
     exact_loop,
     forget_epoch,
     logged_metrics,
@@ -50,9 +49,11 @@ _GRADIENTS = "gradients"
 _LOGGED = "logged_metrics"
 _LOGGERS = "loggers"
 _METRICS = "newest_metrics"
+_NEWEST_LOGGED = "newest_logged"
 _SHOULD_STOP = "should_stop"
 _STATES = "metric_states"
 _STEPS_SAVED = "steps_saved"
+_TIMED_OUT = "timed_out"
 _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
 
@@ -180,10 +181,6 @@ class LastCheckpoint(Callback):
         self._begins = False
         self._restore(trainer, pl_module)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Goes on counting the batches of validations."""
-        continue_validation_steps(trainer)
-
     def on_test_batch_start(self, trainer: Trainer, *_: object) -> None:
         """Ends the process if a signal came: outside of training, nothing is left to save."""
         if self._request.made and trainer.state.fn != "fit":
@@ -202,6 +199,7 @@ class LastCheckpoint(Callback):
         concluded = [] if self._is_saving else validated_metrics(trainer)
         checkpoint[_STATES] = save_metrics(pl_module, concluded)
         checkpoint[_SHOULD_STOP] = trainer.should_stop
+        checkpoint[_TIMED_OUT] = has_timed_out(trainer)
         checkpoint[_STEPS_SAVED] = steps_saved(trainer)
         if not self._is_saving:
             checkpoint[_LOGGED] = logged_metrics(trainer)
@@ -211,9 +209,8 @@ class LastCheckpoint(Callback):
                 checkpoint[_GRADIENTS] = gradients_of(pl_module)
         if has_own_buffers(trainer):
             checkpoint[_BUFFERS] = buffers_of(pl_module)
-        checkpoint[_METRICS] = cpu_copies(
-            {name: torch.as_tensor(value) for name, value in trainer.callback_metrics.items()}
-        )
+        checkpoint[_METRICS] = cpu_copies(_tensors(trainer.callback_metrics))
+        checkpoint[_NEWEST_LOGGED] = cpu_copies(_tensors(trainer.logged_metrics))
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint
@@ -228,16 +225,16 @@ class LastCheckpoint(Callback):
         self._loaded.pop("state_dict", None)  # which need not stay in memory
         load_loggers(trainer, checkpoint.get(_LOGGERS, {}))
         restore_steps_saved(trainer, checkpoint.get(_STEPS_SAVED, {}))
-        trainer.should_stop = checkpoint.get(_SHOULD_STOP, False)
+        goes_on = checkpoint.get(_TIMED_OUT, False) and has_time_left(trainer, checkpoint)
+        trainer.should_stop = checkpoint.get(_SHOULD_STOP, False) and not goes_on
         is_done = 0 <= trainer.max_steps <= checkpoint["global_step"]
         if not (trainer.should_stop or is_done):
             reopen_epoch(checkpoint)
 
     def _restore(self, trainer: Trainer, module: LightningModule) -> None:
-        trainer.callback_metrics.update(
-            # a checkpoint from before has numbers
-            {name: torch.as_tensor(value) for name, value in self._loaded.pop(_METRICS, {}).items()}
-        )
+        # a checkpoint from before has numbers
+        trainer.callback_metrics.update(_tensors(self._loaded.pop(_METRICS, {})))
+        trainer.logged_metrics.update(_tensors(self._loaded.pop(_NEWEST_LOGGED, {})))
         if (states := self._loaded.pop(_STATES, None)) is not None:
             load_metrics(trainer, module, states)
         restore_numbers(trainer, self._loaded.pop("optimizer_states", []))
@@ -290,6 +287,10 @@ class LastCheckpoint(Callback):
             self._save_took = self._saved_at - began
         if action == Action.STOP:
             _stop(trainer)
+
+
+def _tensors(metrics: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    return {name: torch.as_tensor(value) for name, value in metrics.items()}
 
 
 def require_own_files(callbacks: Iterable[Callback], root: str, names: Set[str]) -> None:

@@ -337,6 +337,17 @@ def seed_other_loaders(trainer: Trainer, purpose: Purpose) -> None:
         seed_generators(derived_seed(*place), trainer.strategy.root_device)
 
 
+def seed_after_validation(trainer: Trainer) -> None:
+    """Seeds what hooks draw between a validation and the next step, alike on all processes.
+
+    By (seed, epoch, batch), if validation is seeded: by our loaders, or by ``seed_everything``.
+    """
+    seed = os.environ.get("PL_GLOBAL_SEED")
+    if seed or all(isinstance(part, LazyDataLoader) for part in training_loaders(trainer)):
+        place = (Purpose.AFTER_VALIDATION, int(seed or 0), *counted(trainer))
+        seed_generators(derived_seed(*place), trainer.strategy.root_device)
+
+
 class _SeededDataset(Dataset[object]):
     """Seeds all generators by (seed, epoch, index) before each sample of a dataset.
 

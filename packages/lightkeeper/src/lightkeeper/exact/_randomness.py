@@ -45,6 +45,7 @@ class Purpose(IntEnum):
     HELD = 12
     AFTER_FIT = 13
     FETCH = 14
+    AFTER_VALIDATION = 15
 
 
 def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:

@@ -5,7 +5,7 @@ from itertools import chain
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, Timer, WeightAveraging
 from lightning.pytorch.plugins import DoublePrecision, HalfPrecision
 from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from ._checkpoint_io import Checkpoint
-from ._loader import seed_other_loaders
+from ._loader import seed_after_validation, seed_other_loaders
 from ._metric_states import join_retrieved
 from ._own_tensors import bytes_of, has_own_buffers
 from ._randomness import Purpose, derived_seed, seed_generators
@@ -64,6 +64,27 @@ def _keeps_lists(metric: Metric) -> bool:
     return all(isinstance(state, list) for state in metric.metric_state.values())
 
 
+def _timers(trainer: Trainer) -> list[Timer]:
+    return [part for part in callbacks_of(trainer) if isinstance(part, Timer)]
+
+
+def has_timed_out(trainer: Trainer) -> bool:
+    """Returns True if the time limit of a Timer has come."""
+    left = [timer.time_remaining() for timer in _timers(trainer)]
+    return any(seconds is not None and seconds <= 0 for seconds in left)
+
+
+def has_time_left(trainer: Trainer, checkpoint: Checkpoint) -> bool:
+    """Returns True if no limit is as short as the time that a checkpoint has taken."""
+    states = checkpoint.get("callbacks", {})
+    for timer in _timers(trainer):  # which have not loaded their states yet
+        limit = timer.time_remaining()
+        taken = states.get(timer.state_key, {}).get("time_elapsed", {}).get("train", 0.0)
+        if limit is not None and limit <= taken:
+            return False
+    return True
+
+
 def _averagings(trainer: Trainer) -> list[WeightAveraging]:
     return [part for part in callbacks_of(trainer) if isinstance(part, WeightAveraging)]
 
@@ -82,7 +103,8 @@ class ExactTraining(Callback):
     * All processes validate the first one's buffers, such as BatchNorm's statistics, which DDP does
       not synchronise after the last step. Where it shares none, each goes on training with its own.
     * Retrieval metrics may have seen more batches on some processes than on others.
-    * Steps draw random numbers by (seed, epoch, batch) with other loaders, too.
+    * Steps draw random numbers by (seed, epoch, batch) with other loaders, too, and hooks between a
+      validation and the next step.
     * A :class:`~lightning.pytorch.callbacks.GradientAccumulationScheduler` counts from the start in
       an epoch within which a run resumes.
     """
@@ -169,6 +191,11 @@ class ExactTraining(Callback):
             self._own_buffers = [(x, x.clone(), y) for x, y in zip(shared, own, strict=False)]
 
     on_test_start = on_validation_start
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Seeds what is drawn from here on: steps of a validation draw the same each time."""
+        if trainer.state.fn == "fit":
+            seed_after_validation(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gives each process that trains with buffers of its own these back."""

@@ -60,10 +60,8 @@ def continue_validation_steps(trainer: Trainer) -> None:
     Lightning begins it anew when a run resumes. It also does so with each new loader.
     """
     loop = exact_loop(trainer)
-    reloads: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
-    if not reloads:
-        loop.val_loop._seen_batches_per_dataloader.update(loop.validated)
-        loop.validated = {}
+    loop.val_loop._seen_batches_per_dataloader.update(loop.validated)
+    loop.validated = {}
 
 
 def open_loaders(trainer: Trainer) -> None:
@@ -87,6 +85,7 @@ def open_loaders(trainer: Trainer) -> None:
         trainer.validating = True
         loop.val_loop.setup_data()
         trainer.training = True
+    continue_validation_steps(trainer)
 
 
 def count_in_floats(trainer: Trainer) -> None:
@@ -246,12 +245,15 @@ class _ExactEpochLoop(_TrainingEpochLoop):
             key: _arguments_of(result.meta) for key, result in logged.items()
         }
         steps = cpu_copies(self._results.metrics(on_step=True)["log"])
+        validated = {**self.validated, **self.val_loop._seen_batches_per_dataloader}
+        if self.val_loop._should_reload_val_dl:  # with new loaders, it counts anew
+            validated = dict.fromkeys(validated, 0)
         return {
             **super().on_save_checkpoint(),
             "results": results,
             "arguments": arguments,
             "steps": steps,
-            "validated": {**self.validated, **self.val_loop._seen_batches_per_dataloader},
+            "validated": validated,
         }
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
