@@ -64,7 +64,9 @@ def test_images_that_were_split_anew_where_they_lie_are_no_test(workplace, capsy
     assert load(LAST)[ABOUT]["changes_of_data"] == [change]
     capsys.readouterr()
     evaluate(str(BEST))
-    assert "images that it was trained on may be in other" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"may have been trained on some of these: {change}" in said
+    assert "images that it was trained on may be in other" not in said
     (test / "red" / "zero.jpg").rename(test / "red" / "image 0.jpg")
     evaluate(str(BEST))
     assert "the data has changed since the checkpoint was trained" in capsys.readouterr().err

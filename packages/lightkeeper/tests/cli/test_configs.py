@@ -1,11 +1,19 @@
 """What a command line and its configs say of limits, and configs that cannot be read."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
+from lightkeeper.cli._trainer import ExactTrainer
+from lightkeeper.exact import UserError
+from lightkeeper.images import Preprocessing
+from lightning.pytorch import Callback
+from lightning.pytorch.cli import OptimizerCallable
+from torch import nn
+from torch.optim import SGD
 
-from tests.toy import ToyFit, cases, one_line
+from tests.toy import BEST, RUN, ToyClassifier, ToyFit, cases, evaluate, fit, one_line, stop_at
 
 
 class ParsingOnly(ToyFit):
@@ -79,3 +87,65 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
     (workplace / "c.yaml").write_bytes(text)
     said = one_line(lambda: ParsingOnly(["--config=c.yaml"]), capsys)
     assert any(words in said for words in answer.split("|"))
+
+
+RATE = 0.1
+
+
+class OfAConstant(ToyClassifier):
+    """Its optimizer's rate is no number that jsonargparse reads from code."""
+
+    def __init__(
+        self,
+        class_names: list[str],
+        preprocessing: Preprocessing,
+        optimizer: OptimizerCallable = lambda params: SGD(params, lr=RATE),
+    ) -> None:
+        super().__init__(class_names, preprocessing, optimizer)
+
+
+@pytest.mark.filterwarnings(r"ignore:\s*Unable to serialize")
+def test_a_default_that_no_config_can_hold_is_refused_before_there_is_a_run(workplace, capsys):
+    said = one_line(lambda: fit(f"--model={__name__}.OfAConstant"), capsys)
+    assert "--model.optimizer: config.yaml cannot hold its default" in said
+    assert not RUN.exists()
+
+
+@pytest.mark.parametrize("name", ["model", "model.interval", "data.batch_size"])
+def test_a_default_of_a_class_names_the_place_where_it_belongs(name, monkeypatch):
+    monkeypatch.setattr(ToyFit, "defaults", {**ToyFit.defaults, name: 1})
+    with pytest.raises(UserError, match=f"'{name}' is no .* default_arguments"):
+        ParsingOnly([])
+
+
+def test_a_resumed_run_names_its_own_config_which_resumes_it(workplace, capsys):
+    stop_at(3)
+    said = one_line(lambda: fit("--model.optimizer.lr=0.5"), capsys)
+    (options,) = re.findall("to resume as before, give (.*) alone", said)
+    assert ToyFit([*options.split()]).config.model.init_args.optimizer.init_args.lr == 0.1
+    fit(*options.split())
+
+
+def test_the_config_that_evaluate_prints_is_a_command(workplace, capsys):
+    fit()
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        evaluate(str(BEST), "--print_config")
+    Path("printed.yaml").write_text(capsys.readouterr().out)
+    evaluate("--config=printed.yaml")
+    assert BEST.with_suffix(".test.metrics.json").exists()
+
+
+def test_batchnorm_is_not_synchronised_between_cpus():
+    with pytest.raises(UserError, match="GPUs alone"):
+        ExactTrainer(accelerator="cpu", devices=2, sync_batchnorm=True, logger=False)
+
+
+class LoadsWhatDoesNotFit(Callback):
+    def on_fit_start(self, trainer, pl_module):
+        nn.Linear(3, 2).load_state_dict(nn.Linear(4, 2).state_dict())
+
+
+def test_a_callback_that_loads_other_weights_keeps_its_own_error(workplace):
+    with pytest.raises(RuntimeError, match="state_dict for Linear"):
+        fit(callbacks=[LoadsWhatDoesNotFit()])

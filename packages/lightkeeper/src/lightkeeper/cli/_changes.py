@@ -9,7 +9,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..exact._errors import UserError, printable
 from ..exact._metric_states import gather
 from ..images._unseen import SPLIT_OPTIONS
+from ._command_line import Options, flat
 from ._folder import RunFolder
+from ._parser import read_yaml
 
 _KEPT = ("model", "monitor", "mode")
 _NOTED = ("data", "seed_everything", "trainer", "callbacks")
@@ -22,6 +24,8 @@ _MAY_CHANGE = (  # no result depends on these, or another note says so
     *("callbacks.last_checkpoint", "callbacks.stop_on_non_finite"),
 )
 _CALLBACKS = "trainer.callbacks"
+_NOT_WRITTEN = "Unable to serialize instance"
+"""How jsonargparse writes an object that it cannot describe, after a warning."""
 # of the data: other splits would test images that were trained on, other sizes compare two tasks
 _OF_SPLITS = (*SPLIT_OPTIONS, "label_from", "subset")
 _OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
@@ -38,6 +42,23 @@ _OF_SOURCE = {
     *("data.root", "data.file", "data.train", "data.val", "data.test"),
     *("data.path_column", "data.label_column", "data.image_column"),
 }
+
+
+def written_options(config: str) -> Options:
+    """Returns the options of a run's config.
+
+    Raises:
+        UserError: A default of the model is no text: no run could resume with it, or be compared.
+    """
+    options = flat(read_yaml(config, "--config"))
+    for name, value in options.items():
+        if name.startswith(_KEPT) and str(value).startswith(_NOT_WRITTEN):
+            raise UserError(
+                f"--{name}: config.yaml cannot hold its default: code may have plain keyword"
+                " arguments there, such as lr=0.1; give others in a config, or return its class_path"
+                " and init_args from default_arguments of the command's class"
+            )
+    return options
 
 
 def changed_options(
@@ -69,8 +90,9 @@ def changed_options(
         if other or name.startswith(_KEPT) or name in _FIXED:
             data = f", and with it the data, {other}" if other else ""
             raise UserError(
-                f"{change}{data}, which cannot change when the run '{run.path}' resumes; to change"
-                f" it, start another: --model.weights {run.last} --name another"
+                f"{change}{data}, which cannot change when the run '{run.path}' resumes; to resume"
+                f" as before, give --config {run.config} --name {run.path.name} alone; to change it,"
+                f" start another: --model.weights {run.last} --name another"
             )
         changes.append(change)
     return changes

@@ -122,6 +122,12 @@ class Command(LightningCLI):
         parser.follows = FOLLOWS
         set_dumper("yaml", to_yaml)
         set_loader("yaml", read_value, (yaml.YAMLError,))
+        for name in self.defaults:
+            if name.partition(".")[0] in self.bases:  # the class that is chosen later has them
+                raise UserError(
+                    f"defaults of {type(self).__name__}: '{name}' is no option of the command's own;"
+                    " name the class in classes, and return its arguments from default_arguments"
+                )
         parser.set_defaults(dict(self.defaults))  # also of options that a subclass has added
         takes_none = [option for option in options_of(parser) if option.nargs == 0]
         switches = {name for option in takes_none for name in option.option_strings}

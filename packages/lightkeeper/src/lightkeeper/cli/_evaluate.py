@@ -51,8 +51,9 @@ class EvaluateCommand(Command):
 
     def default_classes(self, line: CommandLine) -> Mapping[str, type]:
         """Opens the checkpoint, and returns the data that it was trained with."""
-        if line.positionals:  # unlike with --help
-            self.open_checkpoint(line.positionals[-1])
+        named = [config["checkpoint"] for config in line.configs if config.get("checkpoint")]
+        if paths := [*named, *line.positionals]:  # unlike with --help
+            self.open_checkpoint(str(paths[-1]))
         return {} if self._trained_on is None else {"data": self._trained_on}
 
     def open_checkpoint(self, path: str) -> None:
@@ -206,6 +207,8 @@ class EvaluateCommand(Command):
         if not self.trainer.is_global_zero:
             return
         self.datamodule.prepare_data()
+        if changes := self.about.get("changes_of_data"):
+            self.note(f"note: it may have been trained on some of these: {'; '.join(changes)}")
         is_other = any(name.startswith(("data", "split")) for name in self.given)
         if not (is_other or note_change(self.about, self.datamodule)):
             return

@@ -32,13 +32,13 @@ from ..images._checkpoints import change_of_data
 from ..images._class_names import require_class_names
 from ..images._hardware import best_precision, tune_malloc
 from ..images._resuming import read_resumable
-from ._changes import SameOptions, changed_options
+from ._changes import SameOptions, changed_options, written_options
 from ._command import Command
-from ._command_line import flat, read_config
+from ._command_line import read_config
 from ._entry import run_command
 from ._folder import Metrics, RunFolder, derived_name
 from ._loggers import log_settings, loggers_of, place_in_folder
-from ._parser import full_name, read_yaml
+from ._parser import full_name
 from ._trainer import require_sound_run
 from ._training import (
     final_metrics,
@@ -99,7 +99,7 @@ class FitCommand(Command):
             help="min or max: the best value of this metric; by default its own.",
         )
         for name, cls in {**_OWN, **self.default_callbacks}.items():
-            text = str(cls.__doc__).partition("\n")[0]
+            text = (cls.__doc__ or "").partition("\n")[0]
             parser.add_argument(f"--callbacks.{name}", type=cls | bool, default=True, help=text)
         parser.add_argument(
             "--callbacks.best_checkpoint",
@@ -235,13 +235,13 @@ class FitCommand(Command):
 
     def _open_run(self) -> str | None:
         """Prepares the folder and returns the checkpoint to resume from, if there is one."""
+        config = self.parser.dump(self._saved_config, skip_unset=False)
+        options = written_options(config)
         if self.trainer.is_global_zero:
             self.run.create()
         if self.datamodule.layout:
             self.note(f"data: {self.datamodule.layout}")
         path, checkpoint = first_sound(resumable(self.run.path), read_resumable, self.note)
-        config = self.parser.dump(self._saved_config, skip_unset=False)
-        options = flat(read_yaml(config, "--config"))
         save = partial(write_text, self.run.config, config)
         callbacks_of(self.trainer).insert(0, SameOptions(options, self.model.class_names, save))
         if path is None:

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.callbacks.spike import SpikeDetection
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..exact._errors import UserError, require
@@ -123,18 +123,25 @@ class ExactTrainer(Trainer):
                 f"times num_nodes is {wanted}, but the launcher started {processes}{advice}",
                 "devices",
             )
-        if not isinstance(self.strategy, SingleDeviceStrategy | DDPStrategy):
-            raise UserError(
-                f"{type(self.strategy).__name__} does not keep all weights on each device; use ddp",
-                "strategy",
-            )
-        launcher = self.strategy.launcher
-        if launcher is not None and not hasattr(launcher, "cluster_environment"):
-            raise UserError(
-                "forked or spawned processes cannot hand their metrics back; use ddp", "strategy"
-            )
+        _require_exact(self.strategy, bool(kwargs.get("sync_batchnorm")))
         exact_loop(self)
-        watch_processes(launcher)
+        watch_processes(self.strategy.launcher)
+
+
+def _require_exact(strategy: Strategy, sync_batchnorm: bool) -> None:
+    """Refuses strategies of which no run would be exact, or would begin."""
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+        raise UserError(
+            f"{type(strategy).__name__} does not keep all weights on each device; use ddp",
+            "strategy",
+        )
+    launcher = strategy.launcher
+    if launcher is not None and not hasattr(launcher, "cluster_environment"):
+        raise UserError(
+            "forked or spawned processes cannot hand their metrics back; use ddp", "strategy"
+        )
+    if sync_batchnorm and isinstance(strategy, DDPStrategy) and strategy.root_device.type == "cpu":
+        raise UserError("synchronises between GPUs alone", "sync_batchnorm")
 
 
 def require_sound_run(trainer: Trainer, data: ImageDataModule) -> None:

@@ -202,7 +202,7 @@ def fitting(path: object) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not str(error).startswith("Error(s) in loading state_dict"):
+        if path is None or not str(error).startswith("Error(s) in loading state_dict"):
             raise
         problem = printable(" ".join(str(error).split()))
         raise UserError(f"'{path}' does not fit this model: {problem}") from error

@@ -259,7 +259,8 @@ class TorchDataset:
         seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index), held=self.held)
         sample = dataset[position]
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
-            raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}")
+            count = f" of {len(sample)}" if isinstance(sample, tuple) else ""
+            raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}{count}")
         image, label = sample
         try:
             label = operator.index(label)

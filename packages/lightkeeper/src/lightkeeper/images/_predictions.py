@@ -129,7 +129,7 @@ def predict_files(
     Args:
         model: The model.
         paths: The files.
-        batch_size: The number of images that the model sees at a time; no result depends on it.
+        batch_size: The number of images that the model sees at a time; results depend on it by rounding.
 
     Raises:
         UnreadableFileError: A file is no image.
