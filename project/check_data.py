@@ -41,7 +41,7 @@ def parser() -> CommandParser:
         prog="python -m project.check_data",
         description="Reads every image of a folder, or of a CSV, once and says what is there:"
         " classes, unreadable files, duplicates, sizes. Ends with code 0 if project.fit can train"
-        " on it, with code 1 if it would refuse it.",
+        " on it by the command that is shown, with code 1 if it would refuse it.",
         epilog="example: python -m project.check_data path/to/folder --output report.json",
     )
     parser.add_argument("source", type=str, help="A folder or a CSV, as --data of fit takes it.")
@@ -59,8 +59,8 @@ def main(options: Namespace) -> int:
     try:
         _survey(options, facts)
     except UserError as error:
-        source = "file" if Path(options.source).is_file() else "root"
-        is_option = error.option in _OF_DATA and error.option != source
+        positional = "file" if Path(options.source).is_file() else "root"
+        is_option = error.option in _OF_DATA and error.option != positional
         facts["refusal"] = f"--{error}" if is_option else error.message
     if options.output is not None:
         write_whole(Path(options.output), f"{json.dumps(facts, indent=2)}\n".encode())

@@ -118,9 +118,9 @@ class FitCLI(ProjectCLI, FitCommand):
     def modules_to_import(self) -> list[str]:
         """Returns the modules of your own classes, which other commands must import."""
         built_in = [ImageClassifier, *vars(data_modules).values()]
-        # a checkpoint may name our class although the model is of a subclass
-        names_ours = self.model.about.get("model") == ImageClassifier.__name__
-        classes = [type(self.datamodule), ImageClassifier if names_ours else type(self.model)]
+        # checkpoints of some subclasses name ours, which then opens them
+        opens_as_ours = self.model.about.get("model") == ImageClassifier.__name__
+        classes = [type(self.datamodule), ImageClassifier if opens_as_ours else type(self.model)]
         modules = {cls.__module__ for cls in classes if cls not in built_in}
         if is_path(self.model.arch):
             modules.add(self.model.arch.rpartition(".")[0])

@@ -29,15 +29,17 @@ def page(checkpoint, photo=None):
         try:
             image = FileDataset([Path(path)], torch.tensor([0]), model.preprocessing).image(0)
             (prediction,) = model.predict_files([path])
+            shares = torch.tensor([[*prediction.probabilities.values()]])
+            label = model.label_names(model.predicted(shares)[0])
         except UserError as error:
             raise gradio.Error(str(error)) from error
         try:
             seen = overlay(image, grad_cam(model, image[None])[0]).permute(1, 2, 0).numpy()
         except ValueError as error:  # of a network with a class token
             gradio.Warning(f"no Grad-CAM: {error}")
-            return prediction.label, prediction.probabilities, None
+            return label, prediction.probabilities, None
         return (
-            prediction.label,
+            label,
             prediction.probabilities,
             Image.fromarray(seen).resize((SIDE, SIDE)),
         )

@@ -59,9 +59,15 @@ def upright(image):
 
 def rgb(image):
     """Turn an image upright, and into red, green and blue of 8 bits; of 16 bits, the upper ones."""
+    tags = getattr(image, "tag_v2", {})  # of TIFF: bits, the meaning of 0, signed or not
+    bits, is_negative = tags.get(258, (16,))[0], tags.get(262) == 0
+    is_wide = image.mode == "F" or (image.mode == "I" and image.format != "PPM")
+    if is_wide or 2 in tags.get(339, ()):
+        raise ValueError("its pixels are signed or have 32 bits; save it with 8 or 16")
     image = upright(image)
-    if image.mode.startswith("I;16"):  # convert would clip them
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode.startswith("I"):  # convert would clip them
+        upper = (np.asarray(image) >> (bits - 8)).astype(np.uint8)
+        image = Image.fromarray(~upper if is_negative else upper)
     return image.convert("RGB")
 
 
@@ -83,7 +89,9 @@ def prepare(image, about):
     else:  # squash
         scale = crop / size
     size = np.maximum(1, (size * scale + 1e-9).astype(int)).tolist()
-    scaled = image.resize(size, Image.Resampling[about["interpolation"].upper()])
+    method = Image.Resampling[about["interpolation"].upper()]
+    # the width first, as evaluation does: from Pillow 13 on, resize may begin with the height
+    scaled = image.resize((size[0], image.height), method).resize(size, method)
     colour = tuple(round(255 * mean) for mean in json.loads(about["mean"]))
     canvas = Image.new("RGB", tuple(crop.tolist()), colour)
     margins = (crop - size).tolist()

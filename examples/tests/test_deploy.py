@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 import torch
 from lightkeeper.exact import UserError
-from lightkeeper.images import ImageDataModule, Preprocessing, prepare as prepare_file
+from lightkeeper.images import FileDataset, ImageDataModule, Preprocessing, prepare as prepare_file
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -45,6 +45,7 @@ from tests.stubs import NoiseDataModule
 from tests.test_export import NAMES, photos as photos, place as place
 
 DEPLOY = ROOT / "examples" / "deploy"
+OPAQUE = Preprocessing(resize=32, crop=32, mean=[0.5] * 3, std=[0.2] * 3)
 
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
@@ -117,6 +118,33 @@ def beside(place):
     shutil.copy(place / "photos" / "3.jpg", place / "photo.jpg")
     shutil.copy(DEPLOY / "prepare.py", place)
     return place
+
+
+@pytest.mark.parametrize("bits", [9, 12, 16])
+def test_the_example_scales_a_pgm_file_as_evaluation_does(tmp_path, bits):
+    grey = (np.linspace(0, 2**bits - 1, 48 * 64).reshape(48, 64)).astype(">u2")
+    file = tmp_path / "x.pgm"
+    file.write_bytes(b"P5 64 48 %d\n" % (2**bits - 1) + grey.tobytes())
+    example = runpy.run_path(str(DEPLOY / "prepare.py"))
+    photo = FileDataset([file], torch.tensor([0]), OPAQUE).photo(0)
+    assert np.array_equal(example["pixels"](example["open_photo"](file.read_bytes())), photo)
+
+
+def test_the_example_enlarges_one_side_as_evaluation_does(tmp_path):
+    about = OPAQUE | {"fit": "squash", "interpolation": "bicubic"}
+    texts = {name: x if isinstance(x, str) else json.dumps(x) for name, x in about.items()}
+    image = draw_image(0.3, 1, (20, 150)).convert("1").convert("RGB")
+    image.save(tmp_path / "x.png")
+    pixels = runpy.run_path(str(DEPLOY / "prepare.py"))["prepare"](image, texts)
+    expected = prepare_file(tmp_path / "x.png", about).numpy()
+    assert np.abs(pixels.astype(int) - expected).max() <= 2
+
+
+def test_the_example_refuses_images_of_32_bits_as_evaluation_does(tmp_path):
+    Image.fromarray(np.ones((9, 9), np.float32)).save(tmp_path / "x.tif")
+    example = runpy.run_path(str(DEPLOY / "prepare.py"))
+    with pytest.raises(ValueError, match="32 bits"):
+        example["pixels"](example["open_photo"]((tmp_path / "x.tif").read_bytes()))
 
 
 @pytest.mark.slow

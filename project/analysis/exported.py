@@ -38,7 +38,7 @@ class OnnxNetwork(nn.Module):
         self.takes_photos = isinstance(images.shape[2], str)
         self.dtype = images.type.removeprefix("tensor(").removesuffix(")")
         self.seconds: list[float] = []
-        self.like = nn.Parameter(torch.zeros(()), requires_grad=False)  # the dtype to be given
+        self.like = nn.Parameter(torch.zeros(()), requires_grad=False)  # forward gets its dtype
 
     def forward(self, images: Tensor) -> Tensor:
         """Classifies images, float (N, channels, height, width), of whole numbers."""

@@ -27,7 +27,7 @@ class ImagesPerSecond(Callback):
         data = trainer.datamodule  # type: ignore[attr-defined]
         if stage != "fit" or not (trainer.is_global_zero and isinstance(data, ImageDataModule)):
             return
-        layout = str(pl_module.memory_format).removeprefix("torch.")
+        layout = pl_module.memory_format
         compiled = "compiled" if pl_module.compile_network else "not compiled"
         note(
             f"{trainer.precision}, {layout}, {compiled}, threads: {torch.get_num_threads()},"

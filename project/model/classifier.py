@@ -178,7 +178,8 @@ class ImageClassifier(LightningModule):
                 f"images must be {pixels}, got {images.dtype}; see torchvision's to_dtype"
             )
         x = self.normalization(images, like=next(self.network.parameters()))
-        logits: Tensor = self.network(x.contiguous(memory_format=self.memory_format))
+        x = x.contiguous(memory_format=getattr(torch, self.memory_format))
+        logits: Tensor = self.network(x)
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -424,7 +425,7 @@ class ImageClassifier(LightningModule):
         return {
             name: value
             for name, value in super().__getstate__().items()
-            if value is not _DEFAULTS.get(name, self)
+            if name not in _DEFAULTS or value is not _DEFAULTS[name]
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -157,8 +157,8 @@ def _resized_as_in_evaluation(
 def trace(network: ProbabilityNetwork, model: "ImageClassifier") -> ExportedProgram:
     """Traces a network for images in batches of any size, and photos of any size."""
     channels, height, width = image_shape(model.preprocessing)
-    # of one image the batch dimension would become a constant, and equal sides would stay equal
-    width += network.photos and height == width
+    if network.photos and height == width:
+        width += 1  # or photos would have to be square; and one image would fix the batch's size
     two = torch.zeros(2, channels, height, width, dtype=model.normalization.pixels)
     axes = {axis: Dim(name, min=1) for axis, name in _dynamic_axes(network).items()}
     program = torch.export.export(network, (two,), dynamic_shapes={"images": axes})

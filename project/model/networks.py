@@ -223,8 +223,8 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
 
 def prepare_network(
     network: nn.Module, arch: str, num_classes: int, preprocessing: Preprocessing
-) -> torch.memory_format:
-    """Gives a network its channels, tries it, and returns the memory format that works.
+) -> str:
+    """Gives a network its channels, tries it, and returns the name of the memory format that works.
 
     ``channels_last``, nearly always the faster one, comes first; code with ``view`` may only accept
     the other. Weights are converted to it and lazy layers initialised; nothing else changes.
@@ -258,9 +258,9 @@ def prepare_network(
     return set_memory_format(network, layout)
 
 
-def set_memory_format(network: nn.Module, layout: torch.memory_format) -> torch.memory_format:
-    """Converts a network's weights to a memory format, and returns it."""
+def set_memory_format(network: nn.Module, layout: torch.memory_format) -> str:
+    """Converts a network's weights to a memory format; returns its name, which torch.save takes."""
     for parameter in network.parameters():  # not buffers, which may be taken by a view
         if parameter.ndim == 4:  # contiguous() would leave the strides of 1x1 kernels
             parameter.data = parameter.data.to(memory_format=layout)
-    return layout
+    return str(layout).removeprefix("torch.")

@@ -65,7 +65,7 @@ class Resizing(nn.Module):
         scaled = self._resize[1 - axis] * length // other
         size = cast(int, torch.sym_max(self._resize[axis], scaled))
         margin = size - crop
-        return size, (margin + margin % 4 // 3) // 2  # a half is rounded to an even number
+        return size, (margin + margin % 4 // 3) // 2  # round(margin / 2), of a SymInt, too
 
     def _weights(self, sides: Sequence[int], axis: int) -> Tensor:
         """Returns the matrix, float32 (crop, length), that resizes and crops one axis.
@@ -75,7 +75,9 @@ class Resizing(nn.Module):
         """
         size, offset = self._scaled_length(sides, axis)
         length, crop = sides[axis], self._crop[axis]
-        outputs = torch.arange(size)[:, None]
+        rows = torch.arange(crop) + offset
+        # and the first, whose weights are the largest: all of a long photo would fill the memory
+        outputs = torch.cat([torch.zeros(1, dtype=torch.long), rows.clamp(0, size - 1)])[:, None]
         # whole numbers and float64, as half of a bit decides which byte a tie becomes
         distance = (2 * torch.arange(length) + 1) * size - (2 * outputs + 1) * length
         x = distance.abs().double() / (2 * cast(int, torch.sym_max(size, length)))
@@ -88,6 +90,5 @@ class Resizing(nn.Module):
         if self._white == 255:  # torch scales bytes by weights of 16 bits, of all outputs alike
             unit = ((2**15 - 0.5) / weights.max()).log2().floor().clamp(max=22).exp2()
             weights = weights.sign() * (weights.abs() * unit + 0.5).floor() / unit
-        rows = torch.arange(crop) + offset
         is_inside = (rows >= 0) & (rows < size)
-        return torch.where(is_inside[:, None], weights[rows.clamp(0, size - 1)], 0.0).float()
+        return torch.where(is_inside[:, None], weights[1:], 0.0).float()

@@ -92,12 +92,12 @@ class Tiny(nn.Module):
 
 def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_their_shapes():
     network: Any = build_network(f"{__name__}.Tiny", 5)
-    assert prepare_network(network, "Tiny", 5, of_size(16)) is torch.contiguous_format
+    assert prepare_network(network, "Tiny", 5, of_size(16)) == "contiguous_format"
     assert network.head.weight.shape == (5, 4 * 7 * 7)
     assert (network.training, network.norm.num_batches_tracked) == (True, 0)
     assert list(head(network, 5)) == ["head"]
     half = nn.Sequential(nn.Conv2d(3, 5, 8), nn.Flatten()).bfloat16()
-    assert prepare_network(half, "half", 5, of_size(8)) is torch.channels_last
+    assert prepare_network(half, "half", 5, of_size(8)) == "channels_last"
     with pytest.raises(UserError, match="no linear or convolutional layer with 9 outputs"):
         head(network, 9)
 

@@ -36,3 +36,9 @@ def test_16_bits_keep_their_precision():
     about = Preprocessing(resize=36, crop=32, mean=[0.5] * 2, std=[0.2] * 2, bits=16)
     difference = Resizing(about)(image[None])[0] - prepare(image, about).float()
     assert difference.abs().max() <= 3
+
+
+def test_a_long_photo_takes_little_memory():
+    resize = Resizing(Preprocessing(resize=36, crop=32, mean=[0.5] * 3, std=[0.2] * 3))
+    photo = torch.zeros(1, 3, 1, 100_000, dtype=torch.uint8)
+    assert resize(photo).shape == (1, 3, 32, 32)  # 3,600,000 columns would take terabytes
