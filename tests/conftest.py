@@ -45,16 +45,22 @@ TINY_TRAINER = [
     "--trainer.accelerator=cpu",
     "--trainer.max_epochs=1",
     "--trainer.log_every_n_steps=1",
+    "--trainer.accumulate_grad_batches=1",
+    "--monitor=val/accuracy",
 ]
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [FLOWERS, *TINY_DATA, *TINY_TRAINER, *QUIET]
 SLIM = ["--model.arch=resnet9_slim"]
 FAST = [
     *("--model.optimizer=SGD", "--model.optimizer.lr=0.1", "--model.optimizer.momentum=0.9"),
-    "--model.loss=CrossEntropy",
+    *("--model.loss=CrossEntropy", "--model.lr_scheduler=CosineWithWarmup"),
+    "--model.layer_decay=1",
 ]
 """For runs that must learn, whatever the defaults are."""
-SMALL = ["--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"]
+SMALL = [
+    *("--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"),
+    "--trainer.callbacks=null",
+]
 """Two epochs of four steps each."""
 MULTILABEL = ["--model=examples.multilabel.MultilabelClassifier", "--monitor=val/mAP"]
 PAIRS = ["--data=examples.multilabel.FlowerPairs", *TINY_DATA]

@@ -234,12 +234,9 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     for name, row in zip(metrics["class_names"], class_rates(metrics["test"]), strict=True):
         cells = ""
         for total in (row["predicted"], row["total"]):
-            if total == 0:
-                cells += "-"
-                continue
-            ends = proportion_ci(row["hits"], total)
+            ends = proportion_ci(row["hits"], total or 1)
             counts = f"{row['hits']}/{total},{100 * ends.low:.1f}to{100 * ends.high:.1f}%"
-            cells += f"{100 * row['hits'] / total:.1f}%{counts}"
+            cells += f"{100 * row['hits'] / total:.1f}%{counts}" if total else "-"
         places.append((text.index(f"{name}{cells}{row['f1']:.4f}"), row["f1"]))
     assert [f1 for _, f1 in sorted(places)] == sorted(f1 for _, f1 in places)
     record = read_json(tiny_run / "run.json")

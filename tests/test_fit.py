@@ -39,12 +39,13 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
 def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     logged = events(tiny_run)
     images, scalars = (set(logged.Tags()[kind]) for kind in ("images", "scalars"))
-    curves = "train/loss train/accuracy train/images_per_second val/loss val/accuracy"
-    assert {*curves.split(), "test/accuracy"} <= scalars
+    assert {f"{split}/accuracy" for split in ("train", "val", "test")} <= scalars
+    assert {"train/loss", "train/images_per_second", "val/loss"} <= scalars
     # a step's own rate, in one curve although there are two groups: warmup, then the cosine
     assert {name for name in scalars if "learning_rate" in name} == {"learning_rate"}
-    rates = [point.value for point in logged.Scalars("learning_rate")]
-    assert rates == pytest.approx([0.05, 0.1, 0.1, 0.1 * (0.01 + 0.99 / 2)])
+    assert [point.value for point in logged.Scalars("learning_rate")] == pytest.approx(
+        [0.05, 0.1, 0.1, 0.1 * (0.01 + 0.99 / 2)]
+    )
     evaluated = {"val/confusion_matrix", "test/confusion_matrix", "test/confident_mistakes"}
     assert images == {"train/first_batch", *evaluated}
     assert not {"hp_metric", "epoch"} & scalars
