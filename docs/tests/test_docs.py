@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer
@@ -140,6 +141,11 @@ def place(workplace, monkeypatch) -> Path:
     write_cifar10(workplace / "data", monkeypatch)
     write_pets(workplace / "data" / "oxford-iiit-pet")
     write_imagenet(workplace)
+    arrays: dict[str, Any] = {}
+    for split in ("train", "val"):
+        arrays[f"{split}_images"] = np.zeros((60, 32, 32, 3), np.uint8)
+        arrays[f"{split}_labels"] = np.arange(60) % 3
+    np.savez(workplace / "FILE.npz", **arrays)
     monkeypatch.syspath_prepend(workplace)
     return workplace
 
