@@ -112,7 +112,11 @@ def answers(probabilities, about):
     return [int((shares / np.maximum(thresholds or 1, 1e-30)).argmax())]
 
 
-def require_8_bits(about):
-    """Refuse a file that takes 16-bit images, which ``pixels`` and ``prepare`` do not make."""
-    if about.get("bits") == "16":
-        raise SystemExit("error: this file takes 16-bit images; prepare.py makes 8-bit ones alone")
+def require_rgb(about):
+    """Refuse a file that takes other images than ``pixels`` and ``prepare`` make."""
+    channels = len(json.loads(about["mean"]))
+    bits = about.get("bits") or "8"
+    if (channels, bits) != (3, "8"):
+        raise SystemExit(
+            f"error: takes {channels} channels of {bits} bits; prepare.py makes 3 of 8"
+        )

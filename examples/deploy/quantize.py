@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from prepare import open_photo, prepare, require_8_bits
+from prepare import open_photo, prepare, require_rgb
 
 
 class Photos(CalibrationDataReader):
@@ -30,7 +30,7 @@ photos = sorted(Path("photos").glob("*.jpg"))
 if not photos:
     raise SystemExit("error: photos/ has no .jpg file to calibrate on")
 about = onnxruntime.InferenceSession("prepared.onnx").get_modelmeta().custom_metadata_map
-require_8_bits(about)
+require_rgb(about)
 quant_pre_process(
     "prepared.onnx", "small.onnx", skip_symbolic_shape=True
 )  # merges BatchNorm into convolutions

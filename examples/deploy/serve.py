@@ -1,7 +1,7 @@
 """Serves model.onnx with LitServe, on http://127.0.0.1:8000/predict: ``python serve.py``.
 
 Errors: 400 for a broken image, 422 for other JSON, 413 above 10 MB, and 504 after 10 seconds. Do not batch: in LitServe 0.2,
-one broken image fails its whole batch.
+one broken image fails its whole batch. Where a checkpoint has thresholds, decide by ``answers`` of prepare.py.
 """
 
 import json

@@ -17,8 +17,8 @@ from project.model import ImageClassifier
 def main(options):
     """Writes a line for each photo, once all are labelled."""
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
-    if model.preprocessing.get("bits") == 16:
-        raise UserError("must be of images of 8 bits, as prepare.py makes", "checkpoint")
+    if model.preprocessing.get("bits") == 16 or len(model.preprocessing["mean"]) != 3:
+        raise UserError("must be of RGB images of 8 bits, as prepare.py makes", "checkpoint")
     paths = sorted(path for path in options.photos.rglob("*") if path.is_file())
     if not paths:
         raise UserError(f"there are no photos in '{options.photos}'")

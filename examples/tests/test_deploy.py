@@ -196,19 +196,23 @@ def test_a_file_of_two_classes_decides_as_the_checkpoint_does_at_the_threshold_t
 
 
 @cases("script", "onnx_runtime.py", "plain_torch.py")
-def test_a_file_of_16_bits_is_one_line_without_this_project(script, monkeypatch):
-    about = {"bits": "16", "class_names": "[]"}
+@cases(
+    "about takes",
+    ({"bits": "16", "mean": "[0, 0, 0]"}, "3 channels of 16 bits"),
+    ({"mean": "[0, 0]"}, "2 channels of 8 bits"),
+)
+def test_a_file_of_other_images_is_one_line_without_this_project(script, about, takes, monkeypatch):
     session = SimpleNamespace(get_modelmeta=lambda: SimpleNamespace(custom_metadata_map=about))
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda _: session)
-    monkeypatch.setattr(torch.export, "load", lambda _, extra_files: opened_16(extra_files))
+    monkeypatch.setattr(torch.export, "load", lambda _, extra_files: opened(extra_files, about))
     monkeypatch.syspath_prepend(DEPLOY)
-    with pytest.raises(SystemExit, match="error: this file takes 16-bit images"):
+    with pytest.raises(SystemExit, match=f"error: takes {takes}; prepare"):
         runpy.run_path(str(DEPLOY / script))
 
 
-def opened_16(extra_files: dict[str, str]) -> SimpleNamespace:
-    """What torch opens of a file of 16 bits, as far as it is looked at."""
-    extra_files["bits"] = "16"
+def opened(extra_files: dict[str, str], about: dict[str, str]) -> SimpleNamespace:
+    """What torch opens of a file, as far as it is looked at."""
+    extra_files.update({name: about[name] for name in extra_files.keys() & about.keys()})
     return SimpleNamespace(module=lambda: None)
 
 
@@ -228,7 +232,34 @@ def test_checks_are_written_by_a_model_of_ones_own_but_of_16_bits(workplace, mon
     line = one_line(
         lambda: runpy.run_path(str(DEPLOY / "write_checks.py"), run_name="__main__"), capsys
     )
-    assert "must be of images of 8 bits" in line
+    assert "must be of RGB images of 8 bits" in line
+
+
+class Saturated(torch.nn.Module):
+    """Is sure of what is bright, and a little of what is red, not blue."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(5.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        red = (x[:, 0] - x[:, 2]).mean((1, 2)) - 4  # (0.9 - 0.1) / 0.2, by the means
+        logit = self.scale * (20 * x.mean((1, 2, 3)) + red)
+        return torch.stack([logit, -logit], 1)
+
+
+def test_the_checks_that_a_file_carries_tell_of_exchanged_colours():
+    model = binary(1).eval()
+    model.network = Saturated()
+    network = ProbabilityNetwork(model)
+    differences = []
+    for check in json.loads(metadata(network, model)["checks"]):
+        pixels = np.frombuffer(base64.b64decode(check["pixels"]), np.uint8)
+        image = torch.from_numpy(pixels.reshape(check["shape"]).copy())
+        shares = torch.tensor([check["probabilities"]])
+        assert torch.allclose(network(image), shares, atol=1e-5)
+        differences.append((network(image.flip(1)) - shares).abs().max().item())
+    assert max(differences) > 1e-3  # what check.py accepts
 
 
 @pytest.mark.slow
