@@ -42,7 +42,7 @@ class Command(LightningCLI):
     examples: Sequence[str]
     """Command lines for ``--help``."""
     help_texts: Mapping[str, str] = {}
-    """Lightning's options that ``--help`` shows, by their names, and what it says of them."""
+    """Lightning's options that ``--help`` shows, by their names, and what help says of them."""
     hidden_options: Sequence[str] = ()
     """Options of the data that ``--help`` leaves out, without ``--data.``."""
     build_model: Callable[..., LightningModule]
@@ -202,6 +202,8 @@ class Command(LightningCLI):
 
     def full_help(self, parser: ClassParser) -> str:
         """Returns the text of ``--help-all``: all options, also of data modules and models."""
+        for option in options_of(parser):
+            option.help = self.help_texts.get(name_of(option).removeprefix("--"), option.help)
         text = LightningArgumentParser.format_help(parser)
         for key in sorted(self.bases.keys() & {"data", "model"}):
             for cls in candidates(self.bases[key]):
