@@ -46,10 +46,9 @@ TINY_TRAINER = [
     "--trainer.max_epochs=1",
     "--trainer.log_every_n_steps=1",
     "--trainer.accumulate_grad_batches=1",
-    "--monitor=val/accuracy",
 ]
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
-TINY = [FLOWERS, *TINY_DATA, *TINY_TRAINER, *QUIET]
+TINY = [FLOWERS, *TINY_DATA, *TINY_TRAINER, *QUIET, "--monitor=val/accuracy"]
 SLIM = ["--model.arch=resnet9_slim"]
 FAST = [
     *("--model.optimizer=SGD", "--model.optimizer.lr=0.1", "--model.optimizer.momentum=0.9"),
