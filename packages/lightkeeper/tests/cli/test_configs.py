@@ -1,7 +1,10 @@
 """What a command line and its configs say of limits, and configs that cannot be read."""
 
 import re
+import shlex
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -13,7 +16,18 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import SGD
 
-from tests.toy import BEST, RUN, ToyClassifier, ToyFit, cases, evaluate, fit, one_line, stop_at
+from tests.toy import (
+    BEST,
+    RUN,
+    ToyClassifier,
+    ToyFit,
+    cases,
+    evaluate,
+    fit,
+    one_line,
+    read_json,
+    stop_at,
+)
 
 
 class ParsingOnly(ToyFit):
@@ -118,12 +132,47 @@ def test_a_default_of_a_class_names_the_place_where_it_belongs(name, monkeypatch
         ParsingOnly([])
 
 
+class OfALoss(ToyClassifier):
+    """Has an argument of a class, whose path is not that of its module."""
+
+    not_saved: ClassVar = ["loss"]
+
+    def __init__(
+        self,
+        class_names: list[str],
+        preprocessing: Preprocessing,
+        loss: nn.Module = nn.CrossEntropyLoss(reduction="none"),  # noqa: B008
+        rate: float = 0.1,
+    ) -> None:
+        super().__init__(class_names, preprocessing, partial(SGD, lr=rate))
+        self.criterion = loss  # type: ignore[assignment]
+
+
 def test_a_resumed_run_names_its_own_config_which_resumes_it(workplace, capsys):
-    stop_at(3)
-    said = one_line(lambda: fit("--model.optimizer.lr=0.5"), capsys)
+    command = [f"--model={__name__}.OfALoss", "--name=of one"]
+    stop_at(3, *command)
+    said = one_line(lambda: fit(*command, "--model.rate=0.5"), capsys)
     (options,) = re.findall("to resume as before, give (.*) alone", said)
-    assert ToyFit([*options.split()]).config.model.init_args.optimizer.init_args.lr == 0.1
-    fit(*options.split())
+    fit(*shlex.split(options))
+    assert read_json("runs/of one/run.json")["resumed_step"] == 3
+
+
+class OfAPartial(ToyClassifier):
+    """Has a default that configs describe without an address."""
+
+    def __init__(
+        self,
+        class_names: list[str],
+        preprocessing: Preprocessing,
+        optimizer: OptimizerCallable = partial(SGD, lr=0.1),  # noqa: B008
+    ) -> None:
+        super().__init__(class_names, preprocessing, optimizer)
+
+
+@pytest.mark.filterwarnings(r"ignore:\s*Unable to serialize")
+def test_a_default_without_an_address_resumes(workplace):
+    stop_at(3, f"--model={__name__}.OfAPartial")
+    fit(f"--model={__name__}.OfAPartial")
 
 
 def test_the_config_that_evaluate_prints_is_a_command(workplace, capsys):
@@ -142,10 +191,11 @@ def test_batchnorm_is_not_synchronised_between_cpus():
 
 
 class LoadsWhatDoesNotFit(Callback):
-    def on_fit_start(self, trainer, pl_module):
+    def on_train_start(self, trainer, pl_module):
         nn.Linear(3, 2).load_state_dict(nn.Linear(4, 2).state_dict())
 
 
 def test_a_callback_that_loads_other_weights_keeps_its_own_error(workplace):
+    stop_at(3)
     with pytest.raises(RuntimeError, match="state_dict for Linear"):
         fit(callbacks=[LoadsWhatDoesNotFit()])

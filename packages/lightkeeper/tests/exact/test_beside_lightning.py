@@ -14,9 +14,10 @@ from lightkeeper.exact import (
     ResumingCSVLogger,
     newest_checkpoint,
 )
+from lightkeeper.exact._training import has_time_left
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import Timer
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 
 class Module(LightningModule):
@@ -50,7 +51,7 @@ class Module(LightningModule):
 DATA = TensorDataset(torch.arange(24.0).view(12, 2))
 
 
-def fit(folder, *callbacks, **options):
+def fit(folder, *callbacks, module=None, **options):
     seed_everything(1)
     trainer = Trainer(
         **{"max_epochs": 3} | options,
@@ -63,13 +64,25 @@ def fit(folder, *callbacks, **options):
         plugins=AtomicCheckpointIO(folder),
         logger=ResumingCSVLogger(folder, name="", version=""),
     )
-    module = Module()
+    module = module or Module()
     trainer.fit(module, ckpt_path=newest_checkpoint(folder))
     return trainer, module
 
 
 def test_epochs_draw_different_numbers_after_a_validation(tmp_path):
     assert len({*fit(tmp_path)[1].drawn}) == 6
+
+
+class OwnTraining(Module):
+    def train_dataloader(self):
+        return DataLoader(DATA, batch_size=2, shuffle=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*many workers", "ignore:.*does not have many")
+def test_they_do_so_where_our_loader_alone_has_seeded_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.seed_everything", torch.manual_seed)
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    assert len({*fit(tmp_path, module=OwnTraining())[1].drawn}) == 6
 
 
 class Stop(Callback):
@@ -100,6 +113,12 @@ def test_a_run_that_a_time_limit_has_ended_goes_on_with_more_time(tmp_path):
     again, _ = fit(tmp_path, Timer(timedelta(microseconds=1)))
     assert again.global_step == trainer.global_step
     assert fit(tmp_path, Timer(timedelta(hours=1)))[0].global_step == 18
+
+
+def test_one_that_early_stopping_has_ended_as_well_stays_ended():
+    trainer = Trainer(callbacks=[Timer(timedelta(hours=1))], logger=False)
+    assert has_time_left(trainer, {"callbacks": {"EarlyStopping": {"stopped_epoch": 0}}})
+    assert not has_time_left(trainer, {"callbacks": {"EarlyStopping": {"stopped_epoch": 2}}})
 
 
 class Seen(Callback):

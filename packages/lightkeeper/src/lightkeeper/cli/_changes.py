@@ -1,7 +1,9 @@
 """Options that decide a run's numbers: which may change as it resumes, or differ by machine."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
+from shlex import quote
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -24,8 +26,8 @@ _MAY_CHANGE = (  # no result depends on these, or another note says so
     *("callbacks.last_checkpoint", "callbacks.stop_on_non_finite"),
 )
 _CALLBACKS = "trainer.callbacks"
-_NOT_WRITTEN = "Unable to serialize instance"
-"""How jsonargparse writes an object that it cannot describe, after a warning."""
+_NOT_WRITTEN = re.compile("Unable to serialize instance .* at 0x")
+"""How jsonargparse writes an object that it cannot describe, after a warning: by its address."""
 # of the data: other splits would test images that were trained on, other sizes compare two tasks
 _OF_SPLITS = (*SPLIT_OPTIONS, "label_from", "subset")
 _OF_IMAGES = ("image_size", "resize", "fit", "interpolation", "channels", "bits", "mean", "std")
@@ -48,11 +50,11 @@ def written_options(config: str) -> Options:
     """Returns the options of a run's config.
 
     Raises:
-        UserError: A default of the model is no text: no run could resume with it, or be compared.
+        UserError: A default of the model is written by its address, with which no run resumes.
     """
     options = flat(read_yaml(config, "--config"))
     for name, value in options.items():
-        if name.startswith(_KEPT) and str(value).startswith(_NOT_WRITTEN):
+        if name.startswith(_KEPT) and _NOT_WRITTEN.search(str(value)):
             raise UserError(
                 f"--{name}: config.yaml cannot hold its default: code may have plain keyword"
                 " arguments there, such as lr=0.1; give others in a config, or return its class_path"
@@ -91,8 +93,8 @@ def changed_options(
             data = f", and with it the data, {other}" if other else ""
             raise UserError(
                 f"{change}{data}, which cannot change when the run '{run.path}' resumes; to resume"
-                f" as before, give --config {run.config} --name {run.path.name} alone; to change it,"
-                f" start another: --model.weights {run.last} --name another"
+                f" as before, give --config {quote(str(run.config))} --name {quote(run.path.name)}"
+                f" alone; to change it, start another: --model.weights {quote(str(run.last))} --name another"
             )
         changes.append(change)
     return changes

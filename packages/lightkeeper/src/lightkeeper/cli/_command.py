@@ -19,7 +19,7 @@ from ._classes import ClassParser, candidates, class_parser
 from ._command_line import MODEL_BASES, TRAINER_BASES, Bases, CommandLine
 from ._parser import full_name, name_of, read_value, to_yaml
 from ._trainer import ExactTrainer
-from ._upstream import options_of
+from ._upstream import import_path, options_of
 
 FOLLOWS = {
     "model.class_names": "data.class_names",
@@ -161,7 +161,7 @@ class Command(LightningCLI):
         """Returns classes and their arguments, as jsonargparse has them."""
         specs: dict[str, Any] = {}
         for key, cls in classes.items():
-            path = f"{cls.__module__}.{cls.__qualname__}"
+            path = import_path(cls)  # as config.yaml has it
             specs[key] = {"class_path": path, "init_args": dict(self.default_arguments(cls))}
         for key in specs.keys() & MODEL_BASES.keys():
             specs["model"]["init_args"][key.removeprefix("model.")] = specs.pop(key)

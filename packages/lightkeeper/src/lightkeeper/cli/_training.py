@@ -31,7 +31,7 @@ def train(
     resume: str | None,
 ) -> str | None:
     """Trains to the end; returns what ended it early, a time limit, if one did."""
-    with fitting(resume):
+    with fitting(resume, type(model)):
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
     if trainer.should_stop and has_timed_out(trainer):
         return (
@@ -53,7 +53,7 @@ def test_best(
         trainer.validate(model, datamodule=data, verbose=False)
         trainer.save_checkpoint(best)
         trainer.strategy.barrier()
-    with fitting(best):
+    with fitting(best, type(model)):
         trainer.test(model, datamodule=data, ckpt_path=best, verbose=False, weights_only=True)
 
 

@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 from ._errors import UserError, listed, note, require
 from ._randomness import Purpose, derived_seed, held_generators, seed_generators, uniform
-from ._upstream import counted, cycles_loaders, position_of, training_loaders
+from ._upstream import counted, cycles_loaders, position_of, training_loaders, validation_loaders
 from ._workers import LazyDataLoader, worker_options
 
 
@@ -340,10 +340,12 @@ def seed_other_loaders(trainer: Trainer, purpose: Purpose) -> None:
 def seed_after_validation(trainer: Trainer) -> None:
     """Seeds what hooks draw between a validation and the next step, alike on all processes.
 
-    By (seed, epoch, batch), if validation is seeded: by our loaders, or by ``seed_everything``.
+    By (seed, epoch, batch), if ``seed_everything`` was called; by (epoch, batch) if not, but one of
+    our loaders has seeded a batch.
     """
     seed = os.environ.get("PL_GLOBAL_SEED")
-    if seed or all(isinstance(part, LazyDataLoader) for part in training_loaders(trainer)):
+    loaders = [*training_loaders(trainer), *validation_loaders(trainer)]
+    if seed or any(isinstance(part, LazyDataLoader) for part in loaders):
         place = (Purpose.AFTER_VALIDATION, int(seed or 0), *counted(trainer))
         seed_generators(derived_seed(*place), trainer.strategy.root_device)
 

@@ -75,8 +75,13 @@ def has_timed_out(trainer: Trainer) -> bool:
 
 
 def has_time_left(trainer: Trainer, checkpoint: Checkpoint) -> bool:
-    """Returns True if no limit is as short as the time that a checkpoint has taken."""
+    """Returns True if no limit is as short as the time that a checkpoint has taken.
+
+    Nor if an ``EarlyStopping`` has ended the run as well.
+    """
     states = checkpoint.get("callbacks", {})
+    if any(isinstance(state, dict) and state.get("stopped_epoch") for state in states.values()):
+        return False
     for timer in _timers(trainer):  # which have not loaded their states yet
         limit = timer.time_remaining()
         taken = states.get(timer.state_key, {}).get("time_elapsed", {}).get("train", 0.0)

@@ -66,7 +66,7 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint._should_skip_saving_checkpoint": "c5eab31530c7",
     # remember_last_saved: which then saves, unless it knows of a file that it has saved last
     f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint.on_train_end": "69d92a3e80f2",
-    # training_loaders, cycles_loaders: training's; its mode, of which it has no public name
+    # training_loaders, validation_loaders, cycles_loaders: those of a loop; its mode, of which it has no public name
     f"{_LIGHTNING}.utilities.combined_loader:CombinedLoader.__init__": "43088910b69d",
     # share_no_buffers: by which DDP knows whether to share them
     "torch.nn.parallel.distributed:DistributedDataParallel.will_sync_module_buffers": "58610e2690e0",
@@ -138,6 +138,12 @@ def counted(trainer: Trainer) -> tuple[int, int]:
 def training_loaders(trainer: Trainer) -> list[object]:
     """Returns the loaders that a trainer trains on, once they are open."""
     loader = trainer.fit_loop._combined_loader
+    return [] if loader is None else loader.flattened
+
+
+def validation_loaders(trainer: Trainer) -> list[object]:
+    """Returns the loaders that a trainer validates on within a fit, once they are open."""
+    loader = trainer.fit_loop.epoch_loop.val_loop._combined_loader
     return [] if loader is None else loader.flattened
 
 

@@ -160,7 +160,7 @@ def load_model(
     for name in [name for name in state if not name.startswith(_OF_LOSS)]:
         del state[name]
     state.update((n, value) for n, value in weights.items() if not n.startswith(_OF_LOSS))
-    with fitting(checkpoint_path):
+    with fitting(checkpoint_path, type(model)):
         model.load_state_dict(state, model.strict_loading if strict is None else strict)
     return model.to(map_location if isinstance(map_location, torch.device | str | int) else "cpu")
 
@@ -197,12 +197,13 @@ def _options_of(
 
 
 @contextmanager
-def fitting(path: object) -> Iterator[None]:
+def fitting(path: object, model_class: type) -> Iterator[None]:
     """Says which weights of a file do not fit the model that they are loaded into."""
     try:
         yield
     except RuntimeError as error:
-        if path is None or not str(error).startswith("Error(s) in loading state_dict"):
+        begin = f"Error(s) in loading state_dict for {model_class.__name__}:"
+        if path is None or not str(error).startswith(begin):  # of one's own code
             raise
         problem = printable(" ".join(str(error).split()))
         raise UserError(f"'{path}' does not fit this model: {problem}") from error
