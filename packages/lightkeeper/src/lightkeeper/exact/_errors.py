@@ -75,12 +75,12 @@ def note(text: str) -> None:
 
 
 def _drop_unwritten() -> None:
-    """Gives standard error an empty buffer: what is left in one would make the exit code 120."""
+    """Gives standard error no buffer: what is left in one would make the exit code 120."""
     if type(sys.stderr) is not io.TextIOWrapper:  # of a notebook or a tee
         return
     with suppress(OSError):
-        descriptor = sys.stderr.fileno()
-        sys.stderr = open(descriptor, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+        unbuffered = io.FileIO(sys.stderr.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(unbuffered, errors="backslashreplace", write_through=True)
 
 
 def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:
