@@ -76,8 +76,8 @@ class Resizing(nn.Module):
         size, offset = self._scaled_length(sides, axis)
         length, crop = sides[axis], self._crop[axis]
         rows = torch.arange(crop) + offset
-        # and the first, where the largest weight is, but for a few sizes that a bit may be lost of:
-        # all rows of a long photo would fill the memory
+        # and the first, which nearly always has the largest weight: all rows of a long photo would
+        # fill the memory
         outputs = torch.cat([torch.zeros(1, dtype=torch.long), rows.clamp(0, size - 1)])[:, None]
         # whole numbers and float64, as half of a bit decides which byte a tie becomes
         distance = (2 * torch.arange(length) + 1) * size - (2 * outputs + 1) * length
