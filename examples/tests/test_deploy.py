@@ -41,11 +41,11 @@ from tests.conftest import (
     one_line,
     read_json,
 )
+from tests.model.test_classifier import PREPROCESSING
 from tests.stubs import NoiseDataModule
 from tests.test_export import NAMES, photos as photos, place as place
 
 DEPLOY = ROOT / "examples" / "deploy"
-OPAQUE = Preprocessing(resize=32, crop=32, mean=[0.5] * 3, std=[0.2] * 3)
 
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
@@ -126,12 +126,12 @@ def test_the_example_scales_a_pgm_file_as_evaluation_does(tmp_path, bits):
     file = tmp_path / "x.pgm"
     file.write_bytes(b"P5 64 48 %d\n" % (2**bits - 1) + grey.tobytes())
     example = runpy.run_path(str(DEPLOY / "prepare.py"))
-    photo = FileDataset([file], torch.tensor([0]), OPAQUE).photo(0)
+    photo = FileDataset([file], torch.tensor([0]), PREPROCESSING).photo(0)
     assert np.array_equal(example["pixels"](example["open_photo"](file.read_bytes())), photo)
 
 
 def test_the_example_enlarges_one_side_as_evaluation_does(tmp_path):
-    about = OPAQUE | {"fit": "squash", "interpolation": "bicubic"}
+    about = PREPROCESSING | {"fit": "squash", "interpolation": "bicubic"}
     texts = {name: x if isinstance(x, str) else json.dumps(x) for name, x in about.items()}
     image = draw_image(0.3, 1, (20, 150)).convert("1").convert("RGB")
     image.save(tmp_path / "x.png")

@@ -78,7 +78,7 @@ def blocks(network: nn.Module) -> list[list[str]]:
 
 
 def _parts(module: nn.Module, prefix: str, half: float) -> Iterator[tuple[list[str], bool]]:
-    """Yields the names of each part's parameters, and whether it is a layer: has a matrix or kernel."""
+    """Yields the names of each part's parameters, and whether it is a layer, with a matrix."""
     yield [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)], False
     for name, child in module.named_children():
         path = f"{prefix}{name}"

@@ -57,8 +57,8 @@ def written_options(config: str) -> Options:
         if name.startswith(_KEPT) and _NOT_WRITTEN.search(str(value)):
             raise UserError(
                 f"--{name}: config.yaml cannot hold its default: code may have plain keyword"
-                " arguments there, such as lr=0.1; give others in a config, or return its class_path"
-                " and init_args from default_arguments of the command's class"
+                " arguments there, such as lr=0.1; give others in a config, or return its"
+                " class_path and init_args from default_arguments of the command's class"
             )
     return options
 
@@ -94,7 +94,8 @@ def changed_options(
             raise UserError(
                 f"{change}{data}, which cannot change when the run '{run.path}' resumes; to resume"
                 f" as before, give --config {quote(str(run.config))} --name {quote(run.path.name)}"
-                f" alone; to change it, start another: --model.weights {quote(str(run.last))} --name another"
+                " alone; to change it, start another: --model.weights"
+                f" {quote(str(run.last))} --name another"
             )
         changes.append(change)
     return changes

@@ -333,8 +333,7 @@ def seed_other_loaders(trainer: Trainer, purpose: Purpose) -> None:
     """
     seed = os.environ.get("PL_GLOBAL_SEED")
     if seed and not all(isinstance(part, LazyDataLoader) for part in training_loaders(trainer)):
-        place = (purpose, int(seed), *counted(trainer))
-        seed_generators(derived_seed(*place), trainer.strategy.root_device)
+        _seed_alike(trainer, purpose, int(seed))
 
 
 def seed_after_validation(trainer: Trainer) -> None:
@@ -346,8 +345,13 @@ def seed_after_validation(trainer: Trainer) -> None:
     seed = os.environ.get("PL_GLOBAL_SEED")
     loaders = [*training_loaders(trainer), *validation_loaders(trainer)]
     if seed or any(isinstance(part, LazyDataLoader) for part in loaders):
-        place = (Purpose.AFTER_VALIDATION, int(seed or 0), *counted(trainer))
-        seed_generators(derived_seed(*place), trainer.strategy.root_device)
+        _seed_alike(trainer, Purpose.AFTER_VALIDATION, int(seed or 0))
+
+
+def _seed_alike(trainer: Trainer, purpose: Purpose, seed: int) -> None:
+    """Seeds by (seed, epoch, batch), alike on all processes."""
+    place = (purpose, seed, *counted(trainer))
+    seed_generators(derived_seed(*place), trainer.strategy.root_device)
 
 
 class _SeededDataset(Dataset[object]):

@@ -75,9 +75,9 @@ def has_timed_out(trainer: Trainer) -> bool:
 
 
 def has_time_left(trainer: Trainer, checkpoint: Checkpoint) -> bool:
-    """Returns True if no limit is as short as the time that a checkpoint has taken.
+    """Returns True if all limits are longer than the time that a checkpoint has taken.
 
-    Nor if an ``EarlyStopping`` has ended the run as well.
+    False if an ``EarlyStopping`` has ended the run, too.
     """
     states = checkpoint.get("callbacks", {})
     if any(isinstance(state, dict) and state.get("stopped_epoch") for state in states.values()):

@@ -60,13 +60,14 @@ PRIVATE_NAMES = {
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
     # open_loaders: training's, which Lightning opens before it reads a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.setup_data": "3dd1892b85d3",
-    # continue_validation_steps: at which step validation logs a value
+    # open_loaders: at which step validation logs a value
     f"{_LIGHTNING}.loops.evaluation_loop:_EvaluationLoop.setup_data": "f99868b36a62",
     # steps_saved: or a batch without a step saves once more
     f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint._should_skip_saving_checkpoint": "c5eab31530c7",
     # remember_last_saved: which then saves, unless it knows of a file that it has saved last
     f"{_LIGHTNING}.callbacks.model_checkpoint:ModelCheckpoint.on_train_end": "69d92a3e80f2",
-    # training_loaders, validation_loaders, cycles_loaders: those of a loop; its mode, of which it has no public name
+    # training_loaders, validation_loaders, cycles_loaders: those of a loop; its mode, of which it
+    # has no public name
     f"{_LIGHTNING}.utilities.combined_loader:CombinedLoader.__init__": "43088910b69d",
     # share_no_buffers: by which DDP knows whether to share them
     "torch.nn.parallel.distributed:DistributedDataParallel.will_sync_module_buffers": "58610e2690e0",

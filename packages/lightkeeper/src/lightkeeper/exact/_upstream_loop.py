@@ -54,16 +54,6 @@ def _logged_by(results: _ResultCollection) -> list[str]:
     return sorted(filter(None, names))
 
 
-def continue_validation_steps(trainer: Trainer) -> None:
-    """Continues the count of batches by which validation logs values ``on_step``.
-
-    Lightning begins it anew when a run resumes. It also does so with each new loader.
-    """
-    loop = exact_loop(trainer)
-    loop.val_loop._seen_batches_per_dataloader.update(loop.validated)
-    loop.validated = {}
-
-
 def open_loaders(trainer: Trainer) -> None:
     """Has loaders be as they are in a run that was not stopped.
 
@@ -85,7 +75,9 @@ def open_loaders(trainer: Trainer) -> None:
         trainer.validating = True
         loop.val_loop.setup_data()
         trainer.training = True
-    continue_validation_steps(trainer)
+    # by which validation logs values on_step; Lightning begins anew as a run resumes
+    loop.val_loop._seen_batches_per_dataloader.update(loop.validated)
+    loop.validated = {}
 
 
 def count_in_floats(trainer: Trainer) -> None:

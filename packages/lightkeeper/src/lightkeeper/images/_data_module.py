@@ -155,8 +155,8 @@ class ImageDataModule(LightningDataModule, ABC):
             kwargs: Options that differ from those of training, as the ``root`` of moved images.
 
         Raises:
-            UserError: The class is not imported, or has other classes; what is wrong with its images
-                is said when these are loaded.
+            UserError: The class is not imported, or has other classes; what is wrong with its
+                images is said when these are loaded.
         """
         checkpoint = read_checkpoint(checkpoint_path)
         data: Self = opened_data(ImageDataModule, checkpoint, hparams_file, kwargs)

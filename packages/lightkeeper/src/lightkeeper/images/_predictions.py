@@ -129,7 +129,8 @@ def predict_files(
     Args:
         model: The model.
         paths: The files.
-        batch_size: The number of images that the model sees at a time; results depend on it by rounding.
+        batch_size: The number of images that the model sees at a time; results depend on it by
+            rounding.
 
     Raises:
         UnreadableFileError: A file is no image.
